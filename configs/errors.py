@@ -1,0 +1,60 @@
+"""Every error that Overland raises on purpose, one class per cause.
+
+    OverlandError
+      InputError            the user gave something wrong; exit code 2, nothing was started
+        ConfigError         a config file, key or value
+        CorpusError         the text to train on, or its tokenizer
+        RunDirectoryError   the run directory: in use, not writable, or another run's
+      RunFailedError        the run was started and failed; exit code 1
+      CheckpointError       a checkpoint is incomplete, corrupt, or another model's
+      LaunchError           a job could not be submitted, polled or cancelled
+      EvaluationError       a checkpoint could not be exported, evaluated or scored
+
+A message is one sentence for a person: what is wrong, where, and what would be right.
+"""
+
+from __future__ import annotations
+
+EXIT_OK = 0
+EXIT_RUN_FAILED = 1
+EXIT_BAD_INPUT = 2
+
+
+class OverlandError(Exception):
+    """Base of all errors that Overland raises on purpose."""
+
+    exit_code: int = EXIT_RUN_FAILED
+
+
+class InputError(OverlandError):
+    """The user's input is wrong; nothing was started."""
+
+    exit_code = EXIT_BAD_INPUT
+
+
+class ConfigError(InputError):
+    """A config file is missing or malformed, or a key or value in it is wrong."""
+
+
+class CorpusError(InputError):
+    """The corpus or its tokenizer cannot be used: empty, binary, undecodable, too small, no match."""
+
+
+class RunDirectoryError(InputError):
+    """The run directory is in use by a live run, belongs to another run, or cannot be written."""
+
+
+class RunFailedError(OverlandError):
+    """The run was started and failed."""
+
+
+class CheckpointError(OverlandError):
+    """A checkpoint is incomplete, corrupt, or belongs to another model."""
+
+
+class LaunchError(OverlandError):
+    """A job could not be submitted, polled or cancelled."""
+
+
+class EvaluationError(OverlandError):
+    """A checkpoint could not be exported, evaluated or scored."""

@@ -1,0 +1,123 @@
+"""Durable, readable files: whole or absent, never half-written.
+
+A file is written under a temporary name in the same folder, synced, and renamed. An event file
+(JSON lines) is only ever appended to, one line a write; a reader ignores a last line without newline.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_HASH_BLOCK_BYTES = 1 << 20
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` durably: a reader sees the old content or the new, at any moment."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, durably."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and new names in the folder `path` durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of `path` durable, whoever wrote it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hex SHA-256 of the file's bytes, read in blocks."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(_HASH_BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def sha256_of_json(value: Any) -> str:
+    """Hex SHA-256 of a JSON-ready value; the order of keys does not matter."""
+    canonical = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def append_json_line(path: Path, value: Any) -> None:
+    """Append one JSON line with a single write, so that concurrent readers never see half of it."""
+    line = json.dumps(value, ensure_ascii=False) + "\n"
+    with open(path, "ab", buffering=0) as file:
+        file.write(line.encode())
+
+
+def read_json_lines(path: Path, offset_bytes: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
+    """Yield (value, offset after it) for each whole line from `offset_bytes` on.
+
+    A missing file yields nothing. A last line without newline is still being written and is left
+    for the next read. A whole line that is not a JSON object (torn by a crash) is skipped.
+    """
+    try:
+        file = open(path, "rb")
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(offset_bytes)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            offset_bytes += len(line)
+            try:
+                value = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(value, dict):
+                yield value, offset_bytes
+
+
+@contextmanager
+def file_lock(path: Path, *, blocking: bool = True) -> Iterator[bool]:
+    """Hold an exclusive lock on `path` (created when absent); yields whether it was got.
+
+    The kernel frees the lock when its holder dies, so a stale lock cannot exist.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,300 @@
+"""Types of the files that stages leave in the run directory for each other.
+
+Each is JSON that a person can read. Times are Unix seconds, sizes bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+
+class Record(BaseModel):
+    """A file's (or line's) content; fields added by newer versions are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")
+
+
+# --- data/manifest.json ---------------------------------------------------------------------------
+
+
+class SourceRecord(Record):
+    """One input file of the corpus."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+    documents: int
+
+
+class SplitRecord(Record):
+    """One Megatron data set: PREFIX.bin and PREFIX.idx under data/."""
+
+    prefix: str
+    documents: int
+    tokens: int
+    sha256_bin: str
+    sha256_idx: str
+
+
+class DataManifest(Record):
+    """What prepare made, out of what. Written last: a data folder without it does not exist."""
+
+    fingerprint: str
+    """SHA-256 over sources and data config: equal means nothing needs to be prepared again."""
+    sources: list[SourceRecord]
+    documents_read: int
+    documents_empty: int
+    documents_duplicate: int
+    tokenizer_sha256: str
+    vocab_size: int
+    end_of_text_id: int
+    train: SplitRecord
+    validation: SplitRecord
+    bytes_per_token: float
+    created_at: float
+    duration_s: float
+
+
+# --- checkpoints/step_N/COMMITTED.json ------------------------------------------------------------
+
+
+class FileRecord(Record):
+    """A checkpoint's file, relative to its folder."""
+
+    size_bytes: int
+    sha256: str
+
+
+class CommitMarker(Record):
+    """Written last, after every rank's files are durable: a checkpoint without it does not exist."""
+
+    step: int
+    consumed_samples: int
+    model_fingerprint: str
+    """SHA-256 over the model section, the padded vocabulary and the tokenizer."""
+    padded_vocab_size: int
+    files: dict[str, FileRecord]
+    attempt: int
+    parallel: dict[str, int]
+    """tensor, pipeline and data sizes at the save."""
+    committed_at: float
+    duration_s: float
+
+    @property
+    def size_bytes(self) -> int:
+        """Total size of the checkpoint's files."""
+        return sum(file.size_bytes for file in self.files.values())
+
+
+# --- attempts/N/events.jsonl ----------------------------------------------------------------------
+
+
+class StartEvent(Record):
+    """The model is built and a checkpoint, if any, is loaded."""
+
+    event: Literal["start"] = "start"
+    time: float
+    step: int
+    """Last finished step: 0, or the loaded checkpoint's."""
+    checkpoint: str | None
+    """Folder name of the loaded checkpoint."""
+    skipped_checkpoints: dict[str, str] = {}
+    """Folder name -> why it was passed over."""
+    world_size: int
+    device: str
+    precision: str
+    num_parameters: int
+    padded_vocab_size: int
+    load_time_s: float = 0.0
+
+
+class StepEvent(Record):
+    """One optimizer step."""
+
+    event: Literal["step"] = "step"
+    time: float
+    step: int
+    loss: float
+    """Mean cross-entropy per token over the global batch, in nats."""
+    grad_norm: float
+    """Global norm before clipping."""
+    learning_rate: float
+    step_time_s: float
+    tokens_per_s: float
+    mfu: float | None = None
+    """Model FLOPs utilisation, where the device's peak is known."""
+
+
+class ValidationEvent(Record):
+    """Validation loss after a step."""
+
+    event: Literal["validation"] = "validation"
+    time: float
+    step: int
+    loss: float
+    duration_s: float
+
+
+class CheckpointEvent(Record):
+    """A save has ended: committed, or given up."""
+
+    event: Literal["checkpoint"] = "checkpoint"
+    time: float
+    step: int
+    outcome: Literal["committed", "failed"]
+    duration_s: float
+    """Time that training was held up."""
+    size_bytes: int = 0
+    error: str = ""
+
+
+class FaultEvent(Record):
+    """A configured fault is about to be injected."""
+
+    event: Literal["fault"] = "fault"
+    time: float
+    step: int
+    rank: int
+    kind: str
+
+
+class EndEvent(Record):
+    """The job ends by itself; its exit code follows."""
+
+    event: Literal["end"] = "end"
+    time: float
+    step: int
+
+
+Event = Annotated[
+    StartEvent | StepEvent | ValidationEvent | CheckpointEvent | FaultEvent | EndEvent,
+    Field(discriminator="event"),
+]
+event_adapter: TypeAdapter[Event] = TypeAdapter(Event)
+
+
+# --- attempts/N/{attempt,verdict,action}.json -----------------------------------------------------
+
+ActionKind = Literal[
+    "restart_same_nodes",
+    "restart_exclude_node",
+    "rollback_skip_data",
+    "resubmit_later",
+    "fix_by_user",
+    "none",
+]
+
+
+class Verdict(Record):
+    """What failed, where and why, with the line that it rests on."""
+
+    failure_class: str
+    """One of the failure classes of docs/architecture.md."""
+    category: Literal["infrastructure", "framework", "script", "scheduler", "anomaly", "none"]
+    root_cause_file: str | None = None
+    """Log file, relative to the attempt's folder."""
+    root_cause_line: int | None = None
+    """1-based."""
+    root_cause_text: str = ""
+    faulty_rank: int | None = None
+    faulty_node: str | None = None
+    action: ActionKind
+    confidence: float
+    method: str
+    """What decided: the rule's name, or monitor, launcher."""
+    evidence: list[str] = []
+    mitigation: str = ""
+    """Advice in at most two sentences."""
+
+
+class Action(Record):
+    """What is done about a verdict, within the budgets."""
+
+    kind: ActionKind
+    stop: bool
+    """The run ends here: a person is needed, or a budget is spent."""
+    reason: str
+    """One sentence."""
+    wait_s: float = 0.0
+    exclude_nodes: list[str] = []
+    decided_at: float
+
+
+class AttemptRecord(Record):
+    """One submission of the training job. `outcome` is None while it may still run."""
+
+    number: int
+    key: str
+    job_id: str
+    submitted_at: float
+    ended_at: float | None = None
+    outcome: Literal["completed", "failed", "cancelled"] | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    reason: str = ""
+    """The launcher's or the monitor's words, like TIMEOUT or 'no step for 600 s'."""
+    hung: bool = False
+    nodes: list[str] = []
+
+
+# --- evaluations/step_N/{status,scores}.json ------------------------------------------------------
+
+
+class Score(Record):
+    """One metric of one task."""
+
+    task: str
+    metric: str
+    """lm-eval's name with its filter, like `acc,none`."""
+    value: float
+    stderr: float | None = None
+    samples: int = 0
+
+
+class EvaluationScores(Record):
+    """All scores of one checkpoint. Written last: its presence means the evaluation is done."""
+
+    step: int
+    scores: list[Score]
+    tasks: list[str]
+    plan_sha256: str
+    export_s: float = 0.0
+    infer_s: float = 0.0
+    score_s: float = 0.0
+    started_at: float = 0.0
+    ended_at: float = 0.0
+
+
+class EvaluationFailure(Record):
+    """Why a checkpoint has no scores (failure.json). A later run tries again."""
+
+    step: int
+    stage: str
+    """export, infer or score."""
+    reason: str
+    failed_at: float
+
+
+# --- summary.json ---------------------------------------------------------------------------------
+
+
+class Goodput(Record):
+    """Where the wall time of the training went. Shares of the whole are `x_s / wall_s`."""
+
+    wall_s: float
+    productive_s: float
+    """Steps that count: each once."""
+    recomputed_s: float
+    """Steps that were computed again after a failure."""
+    checkpoint_s: float
+    validation_s: float
+    startup_s: float
+    """From each submission to its first step: imports, build, load."""
+    detection_s: float
+    """From the last sign of life of a failed attempt to its end."""
+    restart_s: float
+    """From a failed attempt's end to the next submission: diagnosis, back-off."""
+    goodput: float
+    """productive_s / wall_s."""

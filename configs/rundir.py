@@ -1,0 +1,260 @@
+"""The run directory: the only truth about a run; Prefect and MLflow are views of it.
+
+    runs/NAME/
+      config.yaml                    resolved config
+      run.lock                       held by the live flow; names it
+      data/                          manifest.json, tokenizer/, train.bin/.idx, validation.bin/.idx, evaluation/
+      checkpoints/step_00000200/     megatron-core's distributed format; COMMITTED.json written last
+      attempts/001/                  config.json, attempt.json, job/, rank_00000.log, events.jsonl, verdict.json, action.json
+      evaluations/step_00000200/     model/, tasks/, plan.json, responses/, scores.json, jobs/
+      tracking/                      what MLflow has been told so far
+      summary.json                   the last result that `overland run` printed
+
+This module knows names and reads records; it needs neither torch nor Prefect.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+
+from configs.files import read_json_lines, write_text
+from configs.records import (
+    Action,
+    AttemptRecord,
+    CommitMarker,
+    DataManifest,
+    EvaluationFailure,
+    EvaluationScores,
+    Event,
+    Record,
+    Verdict,
+    event_adapter,
+)
+
+COMMIT_MARKER_NAME = "COMMITTED.json"
+_STEP_FOLDER = re.compile(r"step_(\d{8,})")
+_ATTEMPT_FOLDER = re.compile(r"\d{3,}")
+
+RecordType = TypeVar("RecordType", bound=Record)
+
+
+def read_record(path: Path, record_type: type[RecordType]) -> RecordType | None:
+    """Read a record; None when the file is absent or is not such a record."""
+    try:
+        return record_type.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def write_record(path: Path, record: Record) -> None:
+    """Write a record durably."""
+    write_text(path, record.model_dump_json(indent=2) + "\n")
+
+
+def step_folder_name(step: int) -> str:
+    """Folder name of a checkpoint or evaluation."""
+    return f"step_{step:08d}"
+
+
+def step_of_folder(path: Path) -> int | None:
+    """Step of a checkpoint's or evaluation's folder; None for any other name."""
+    match = _STEP_FOLDER.fullmatch(path.name)
+    return int(match[1]) if match else None
+
+
+@dataclass(frozen=True)
+class CheckpointDir:
+    """One checkpoint's folder."""
+
+    path: Path
+    step: int
+
+    def marker(self) -> CommitMarker | None:
+        """The commit marker; None when the checkpoint is not committed."""
+        return read_record(self.path / COMMIT_MARKER_NAME, CommitMarker)
+
+
+@dataclass(frozen=True)
+class AttemptDir:
+    """One attempt's folder."""
+
+    path: Path
+    number: int
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.json"
+
+    @property
+    def record_path(self) -> Path:
+        return self.path / "attempt.json"
+
+    @property
+    def events_path(self) -> Path:
+        return self.path / "events.jsonl"
+
+    @property
+    def verdict_path(self) -> Path:
+        return self.path / "verdict.json"
+
+    @property
+    def action_path(self) -> Path:
+        return self.path / "action.json"
+
+    @property
+    def job_dir(self) -> Path:
+        """The launcher's own files: job.json, launcher.log."""
+        return self.path / "job"
+
+    def rank_log(self, rank: int) -> Path:
+        return self.path / f"rank_{rank:05d}.log"
+
+    def record(self) -> AttemptRecord | None:
+        return read_record(self.record_path, AttemptRecord)
+
+    def verdict(self) -> Verdict | None:
+        return read_record(self.verdict_path, Verdict)
+
+    def action(self) -> Action | None:
+        return read_record(self.action_path, Action)
+
+    def events(self) -> list[Event]:
+        """All whole events so far; lines that are no event (torn by a crash) are left out."""
+        events: list[Event] = []
+        for value, _ in read_json_lines(self.events_path):
+            try:
+                events.append(event_adapter.validate_python(value))
+            except ValidationError:
+                continue
+        return events
+
+
+@dataclass(frozen=True)
+class EvaluationDir:
+    """One checkpoint's evaluation folder."""
+
+    path: Path
+    step: int
+
+    @property
+    def model_dir(self) -> Path:
+        """The exported Hugging Face folder; renamed into place when whole."""
+        return self.path / "model"
+
+    @property
+    def tasks_dir(self) -> Path:
+        """The lm-eval YAML files as they are run."""
+        return self.path / "tasks"
+
+    @property
+    def plan_path(self) -> Path:
+        return self.path / "plan.json"
+
+    @property
+    def responses_dir(self) -> Path:
+        return self.path / "responses"
+
+    @property
+    def scores_path(self) -> Path:
+        return self.path / "scores.json"
+
+    @property
+    def failure_path(self) -> Path:
+        return self.path / "failure.json"
+
+    def job_dir(self, stage: str) -> Path:
+        return self.path / "jobs" / stage
+
+    def scores(self) -> EvaluationScores | None:
+        return read_record(self.scores_path, EvaluationScores)
+
+    def failure(self) -> EvaluationFailure | None:
+        return read_record(self.failure_path, EvaluationFailure)
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Names of everything in one run directory. Creates nothing by itself."""
+
+    path: Path
+
+    @property
+    def config_path(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def lock_path(self) -> Path:
+        return self.path / "run.lock"
+
+    @property
+    def summary_path(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def data_dir(self) -> Path:
+        return self.path / "data"
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.data_dir / "manifest.json"
+
+    @property
+    def tokenizer_dir(self) -> Path:
+        return self.data_dir / "tokenizer"
+
+    @property
+    def heldout_dir(self) -> Path:
+        """JSONL documents of the held-out evaluation tasks."""
+        return self.data_dir / "evaluation"
+
+    @property
+    def checkpoints_dir(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def attempts_dir(self) -> Path:
+        return self.path / "attempts"
+
+    @property
+    def evaluations_dir(self) -> Path:
+        return self.path / "evaluations"
+
+    @property
+    def tracking_dir(self) -> Path:
+        return self.path / "tracking"
+
+    def manifest(self) -> DataManifest | None:
+        return read_record(self.manifest_path, DataManifest)
+
+    def attempt(self, number: int) -> AttemptDir:
+        return AttemptDir(self.attempts_dir / f"{number:03d}", number)
+
+    def attempts(self) -> list[AttemptDir]:
+        """Attempts so far, in order."""
+        folders = self.attempts_dir.iterdir() if self.attempts_dir.is_dir() else iter(())
+        numbers = sorted(int(f.name) for f in folders if _ATTEMPT_FOLDER.fullmatch(f.name))
+        return [self.attempt(number) for number in numbers]
+
+    def checkpoint(self, step: int) -> CheckpointDir:
+        return CheckpointDir(self.checkpoints_dir / step_folder_name(step), step)
+
+    def committed_checkpoints(self) -> list[CheckpointDir]:
+        """Checkpoints with a commit marker, in order of steps."""
+        folders = self.checkpoints_dir.iterdir() if self.checkpoints_dir.is_dir() else iter(())
+        steps = sorted(step for f in folders if (step := step_of_folder(f)) is not None)
+        checkpoints = [self.checkpoint(step) for step in steps]
+        return [c for c in checkpoints if c.marker() is not None]
+
+    def evaluation(self, step: int) -> EvaluationDir:
+        return EvaluationDir(self.evaluations_dir / step_folder_name(step), step)
+
+    def evaluations(self) -> list[EvaluationDir]:
+        """Evaluations begun so far, in order of steps."""
+        folders = self.evaluations_dir.iterdir() if self.evaluations_dir.is_dir() else iter(())
+        steps = sorted(step for f in folders if (step := step_of_folder(f)) is not None)
+        return [self.evaluation(step) for step in steps]

