@@ -1,0 +1,76 @@
+"""Flow: committed checkpoints -> scores, one by one or as training commits them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from configs.errors import InputError
+from configs.rundir import RunDir
+from configs.schema import RunConfig
+from flows.session import config_of, open_run
+from tasks.evaluate.task import Interrupted, evaluate_checkpoint
+
+LOOK_INTERVAL_S = 1.0
+
+
+@flow(name="evaluate", flow_run_name="{run_dir.name}-evaluate")
+def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
+    """Score the checkpoints of `steps`, or every committed one that has no scores yet.
+
+    Returns step -> whether it has scores.
+    """
+    config = config_of(run_dir)
+    with open_run(config, "evaluate") as run:
+        committed = [checkpoint.step for checkpoint in run.committed_checkpoints()]
+        missing = sorted(set(steps or []) - set(committed))
+        if missing:
+            raise InputError(
+                f"{run.path} has no committed checkpoint of step {missing[0]}: it has {committed}"
+            )
+        wanted = steps or due_steps(config, run, training_over=True)
+        return {step: evaluate_checkpoint(config, step) is not None for step in wanted}
+
+
+@dataclass
+class Following:
+    """How the pipeline tells its evaluations about the training beside them."""
+
+    training_over: threading.Event = field(default_factory=threading.Event)
+    """No further checkpoint will come: evaluate what is there, then end."""
+    stop: threading.Event = field(default_factory=threading.Event)
+    """End now; the evaluation that runs is cancelled."""
+
+
+@task(name="evaluate-as-committed", cache_policy=NO_CACHE)
+def evaluate_as_committed(config: RunConfig, following: Following) -> None:
+    """Score each checkpoint soon after its commit, oldest first, until training is over."""
+    run = RunDir(config.resolved_run_dir())
+    tried: set[int] = set()
+    while not following.stop.is_set():
+        over = following.training_over.is_set()
+        due = [step for step in due_steps(config, run, training_over=over) if step not in tried]
+        if due:
+            tried.add(due[0])
+            try:
+                evaluate_checkpoint(config, due[0], following.stop)
+            except Interrupted:
+                get_run_logger().warning("evaluation of step %d was cancelled", due[0])
+        elif over:
+            return
+        else:
+            following.training_over.wait(LOOK_INTERVAL_S)
+
+
+def due_steps(config: RunConfig, run: RunDir, *, training_over: bool) -> list[int]:
+    """Committed checkpoints that should have scores and have none: every Nth, and the last one."""
+    steps = [checkpoint.step for checkpoint in run.committed_checkpoints()]
+    wanted = steps[config.evaluate.every_nth - 1 :: config.evaluate.every_nth]
+    if steps and (training_over or steps[-1] == config.train.steps):
+        wanted.append(steps[-1])
+    return [step for step in sorted(set(wanted)) if run.evaluation(step).scores() is None]

@@ -1,0 +1,54 @@
+"""Flow: real text to evaluated checkpoints, through failures. What `overland run` runs."""
+
+from __future__ import annotations
+
+from prefect import flow
+from prefect.artifacts import create_table_artifact
+from prefect.futures import PrefectFuture
+
+from configs.rundir import RunDir
+from configs.schema import RunConfig
+from flows.evaluate import Following, evaluate_as_committed
+from flows.prepare import prepare
+from flows.pretrain import pretrain
+from flows.session import open_run
+
+
+@flow(name="pipeline", flow_run_name="{config.name}")
+def pipeline(config: RunConfig) -> None:
+    """Prepare data, pretrain, and evaluate every committed checkpoint while training goes on.
+
+    Run again after any interruption, it continues: finished stages are skipped, a live job is
+    picked up, nothing is done twice.
+    """
+    with open_run(config, "prepare", "pretrain", "evaluate") as run:
+        prepare(config)
+        following = Following()
+        evaluations = _start_evaluations(config, following)
+        try:
+            pretrain(config)
+        except KeyboardInterrupt:
+            following.stop.set()
+            raise
+        finally:
+            following.training_over.set()
+            if evaluations is not None:
+                evaluations.wait()
+        _publish_scores(run)
+
+
+def _start_evaluations(config: RunConfig, following: Following) -> PrefectFuture[None] | None:
+    if not config.evaluate.enabled:
+        return None
+    return evaluate_as_committed.submit(config, following)
+
+
+def _publish_scores(run: RunDir) -> None:
+    """Put the table of checkpoints x scores on the flow run's page."""
+    scores = [record for evaluation in run.evaluations() if (record := evaluation.scores())]
+    table = [
+        {"step": record.step} | {f"{s.task} {s.metric}": s.value for s in record.scores}
+        for record in scores
+    ]
+    if table:
+        create_table_artifact(table, key="scores", description=f"Scores of {run.path.name}")

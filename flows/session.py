@@ -1,0 +1,176 @@
+"""Opening a run directory: checks, one live flow a stage, tracking for as long as a flow runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from configs.checks import check_config, check_launchable
+from configs.errors import ConfigError, InputError, RunDirectoryError
+from configs.files import file_lock, write_text
+from configs.load import dump_config, fixed_differences, load_config
+from configs.rundir import RunDir, write_record
+from configs.schema import RunConfig
+from flows.show.report import RunSummary, build_summary
+from infra.track import resolve_tracking_uri, start_follower, tracking_state
+from tasks.evaluate.task import check_tasks
+from tasks.recover.task import account_goodput
+
+
+def check_run(config: RunConfig) -> RunDir:
+    """Everything about a config that can be known before anything starts.
+
+    Raises InputError with one sentence. Creates nothing.
+    """
+    check_config(config)
+    check_launchable(config)
+    if config.evaluate.enabled:
+        check_tasks(config.evaluate)
+    run = RunDir(config.resolved_run_dir())
+    _check_writable(run)
+    _check_same_run(run, config)
+    return run
+
+
+def _check_writable(run: RunDir) -> None:
+    """The run directory, or the nearest folder above it that exists, can be written."""
+    folder = run.path
+    while not folder.exists():
+        folder = folder.parent
+    if not folder.is_dir():
+        raise RunDirectoryError(f"run_dir {run.path} cannot be made: {folder} is not a folder")
+    probe = folder / f".overland-probe-{os.getpid()}"
+    try:
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise RunDirectoryError(
+            f"run_dir {run.path} cannot be written ({error.strerror} in {folder}): "
+            "choose another with run_dir=DIR"
+        ) from error
+
+
+def _check_same_run(run: RunDir, config: RunConfig) -> None:
+    """Once training has begun, what shapes the loss curve stays as it was."""
+    if not run.attempts() or not run.config_path.is_file():
+        return
+    differences = fixed_differences(load_config(run.config_path), config)
+    if differences:
+        key, old, new = differences[0]
+        more = f" (and {len(differences) - 1} more)" if len(differences) > 1 else ""
+        raise RunDirectoryError(
+            f"{run.path} holds a run with {key}={old}, this config says {new}{more}: "
+            "set it back, or choose another run_dir=DIR"
+        )
+
+
+@contextmanager
+def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
+    """Take the run directory for `stages`; everything of a flow happens inside.
+
+    Outermost, this checks the config, locks the stages against other live flows, leaves the
+    resolved config in the directory, has MLflow follow it, and at the end writes the summary. A
+    stage's flow that a larger flow of this process called finds all that done.
+
+    Wrong input leaves nothing behind: a directory that did not exist before and holds no data set
+    yet is removed again.
+    """
+    path = config.resolved_run_dir()
+    if all((path, stage) in _held_here for stage in stages):
+        yield RunDir(path)
+        return
+    run = check_run(config)
+    existed = run.path.exists()
+    try:
+        with ExitStack() as stack:
+            for stage in stages:
+                stack.enter_context(_held(run, stage))
+            write_text(run.config_path, dump_config(config))
+            with _tracked(run, config):
+                yield run
+    except InputError:
+        if not existed and run.manifest() is None:
+            shutil.rmtree(run.path)
+        raise
+
+
+_held_here: set[tuple[Path, str]] = set()
+"""Stages that flows of this process hold, so that their inner flows can tell."""
+
+
+@contextmanager
+def _held(run: RunDir, stage: str) -> Iterator[None]:
+    """Hold the stage of this run directory against other live flows."""
+    path = run.path / "locks" / stage
+    with file_lock(path, blocking=False) as held:
+        if not held:
+            raise RunDirectoryError(
+                f"{run.path} is in use by a live run ({_holder(path)}): "
+                "wait for it, stop it, or choose another run_dir=DIR"
+            )
+        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+        path.write_text(json.dumps(me) + "\n")
+        _held_here.add((run.path, stage))
+        try:
+            yield
+        finally:
+            _held_here.discard((run.path, stage))
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text())
+        since = time.strftime("%H:%M:%S", time.localtime(holder["since"]))
+        return f"process {holder['pid']} on {holder['host']}, since {since}"
+    except (OSError, ValueError, KeyError):
+        return "a flow that has only just started"
+
+
+@contextmanager
+def _tracked(run: RunDir, config: RunConfig) -> Iterator[None]:
+    """Have MLflow follow the run directory; conclude it at the end, however the block ends."""
+    follower = start_follower(run, config.tracking) if config.tracking.enabled else None
+    try:
+        yield
+    finally:
+        if _training_has_ended(run):
+            write_summary(run, config)
+        if follower is not None:
+            follower.finish(config.tracking.flush_timeout_s)
+
+
+def _training_has_ended(run: RunDir) -> bool:
+    attempts = run.attempts()
+    record = attempts[-1].record() if attempts else None
+    return record is not None and record.outcome is not None
+
+
+def write_summary(run: RunDir, config: RunConfig) -> RunSummary:
+    """Write summary.json out of what the run directory holds now."""
+    attempts = run.attempts()
+    record = attempts[-1].record() if attempts else None
+    completed = record is not None and record.outcome == "completed"
+    tracking = tracking_state(run) if config.tracking.enabled else None
+    summary = build_summary(
+        run,
+        status="completed" if completed else "failed",
+        goodput=account_goodput(run),
+        mlflow_run_id=tracking.mlflow_run_id if tracking else None,
+        tracking_uri=resolve_tracking_uri(config.tracking, run) if config.tracking.enabled else None,
+    )
+    write_record(run.summary_path, summary)
+    return summary
+
+
+def config_of(run_dir: Path) -> RunConfig:
+    """The resolved config of an existing run directory."""
+    run = RunDir(run_dir.expanduser().absolute())
+    if not run.config_path.is_file():
+        raise ConfigError(f"{run_dir} is no run directory: it has no config.yaml")
+    return load_config(run.config_path, [f"run_dir={json.dumps(str(run.path))}"])

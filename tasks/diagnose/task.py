@@ -1,0 +1,48 @@
+"""Prefect task of the diagnose stage."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.artifacts import create_markdown_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from configs.errors import OverlandError
+from configs.records import Verdict
+from configs.rundir import AttemptDir, RunDir, write_record
+from configs.schema import RunConfig
+from tasks.diagnose.diagnose import diagnose_attempt
+
+
+@task(name="diagnose-attempt", cache_policy=NO_CACHE)
+def diagnose(config: RunConfig, number: int) -> Verdict:
+    """Read the ended attempt's logs and write its verdict; keeps one that is there already."""
+    attempt = RunDir(config.resolved_run_dir()).attempt(number)
+    verdict = attempt.verdict()
+    if verdict is None:
+        record = attempt.record()
+        if record is None or record.outcome is None:
+            raise OverlandError(f"attempt {number} has not ended: there is nothing to diagnose")
+        verdict = diagnose_attempt(attempt, record)
+        write_record(attempt.verdict_path, verdict)
+        _show(attempt, verdict)
+    get_run_logger().info("attempt %d: %s", number, verdict.failure_class)
+    return verdict
+
+
+def _show(attempt: AttemptDir, verdict: Verdict) -> None:
+    """Put the verdict on the flow run's page."""
+    where = f"{verdict.root_cause_file}:{verdict.root_cause_line}" if verdict.root_cause_file else "-"
+    quoted = "\n".join(f"    {line}" for line in verdict.evidence)
+    markdown = (
+        f"## Attempt {attempt.number}: {verdict.failure_class} ({verdict.category})\n\n"
+        f"- rank: {verdict.faulty_rank}\n- node: {verdict.faulty_node}\n- line: `{where}`\n"
+        f"- proposed action: {verdict.action}\n- confidence: {verdict.confidence:.2f} "
+        f"({verdict.method})\n\n{verdict.mitigation}\n\n{quoted}\n"
+    )
+    key = f"verdict-{attempt.path.parent.parent.name}-{attempt.number}".lower()
+    create_markdown_artifact(
+        markdown,
+        key="".join(c if c.isascii() and c.isalnum() else "-" for c in key),
+        description=f"{verdict.failure_class} in attempt {attempt.number}",
+    )

@@ -1,0 +1,137 @@
+"""Prefect task of the evaluate stage: one checkpoint through export, inference and scoring.
+
+Each stage is a job of its own under the launcher, at low priority. A stage whose output is there is
+skipped; a stage whose job still runs (the flow was killed) is waited for; a failed stage is tried
+again by a later run, under a new key.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from configs.errors import EvaluationError
+from configs.files import write_text
+from configs.records import EvaluationFailure, EvaluationScores
+from configs.rundir import EvaluationDir, RunDir, write_record
+from configs.schema import RunConfig
+from infra.launch import make_launcher
+from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
+from tasks.evaluate.plan import check_tasks
+
+__all__ = ["Interrupted", "check_tasks", "evaluate_checkpoint"]
+
+POLL_INTERVAL_S = 0.25
+_LOG_TAIL_BYTES = 4096
+STAGES = {
+    "export": "tasks.train.export",
+    "infer": "tasks.evaluate.infer",
+    "score": "tasks.evaluate.score",
+}
+
+
+class Interrupted(Exception):
+    """The run is being stopped; the evaluation's job was cancelled."""
+
+
+@task(name="evaluate-checkpoint", task_run_name="evaluate-step-{step}", cache_policy=NO_CACHE)
+def evaluate_checkpoint(
+    config: RunConfig, step: int, stop: threading.Event | None = None
+) -> EvaluationScores | None:
+    """Score one committed checkpoint; None when that failed (failure.json says why).
+
+    A failed evaluation is a fact about the checkpoint, not an error of the run. `stop` cancels the
+    stage that runs.
+    """
+    evaluation = RunDir(config.resolved_run_dir()).evaluation(step)
+    write_text(evaluation.path / "config.json", config.evaluate.model_dump_json(indent=2) + "\n")
+    evaluation.failure_path.unlink(missing_ok=True)
+    stage = ""
+    try:
+        for stage in STAGES:
+            _run_stage(config, evaluation, stage, stop or threading.Event())
+    except EvaluationError as error:
+        failure = EvaluationFailure(step=step, stage=stage, reason=str(error), failed_at=time.time())
+        write_record(evaluation.failure_path, failure)
+        get_run_logger().error("evaluation of step %d failed at %s: %s", step, stage, error)
+        return None
+    return evaluation.scores()
+
+
+def _run_stage(
+    config: RunConfig, evaluation: EvaluationDir, stage: str, stop: threading.Event
+) -> None:
+    if _done(evaluation, stage):
+        return
+    launcher = make_launcher(config.launcher)
+    handle = _live_job(launcher, evaluation, stage)
+    if handle is None:
+        handle = launcher.submit(_job(config, evaluation, stage))
+    status = _wait(launcher, handle, stop)
+    if status.state is not JobState.COMPLETED or not _done(evaluation, stage):
+        raise EvaluationError(_what_failed(launcher, handle, status))
+
+
+def _done(evaluation: EvaluationDir, stage: str) -> bool:
+    """Whether the stage's output is there."""
+    if stage == "export":
+        return evaluation.model_dir.is_dir()
+    if stage == "score":
+        return evaluation.scores_path.is_file()
+    return False  # Inference skips its finished shards itself.
+
+
+def _job(config: RunConfig, evaluation: EvaluationDir, stage: str) -> JobSpec:
+    job_dir = _next_job_dir(evaluation, stage)
+    run_dir = str(config.resolved_run_dir())
+    return JobSpec(
+        key=str(job_dir),
+        name=f"{config.name}-{stage}-{evaluation.step}",
+        argv=(sys.executable, "-m", STAGES[stage], run_dir, str(evaluation.step)),
+        job_dir=job_dir,
+        # One thread: evaluation takes what training leaves of the machine.
+        environment={"OMP_NUM_THREADS": "1"},
+        time_limit_s=config.evaluate.timeout_s,
+        low_priority=True,
+    )
+
+
+def _next_job_dir(evaluation: EvaluationDir, stage: str) -> Path:
+    number = 1
+    while evaluation.job_dir(f"{stage}-{number}").exists():
+        number += 1
+    return evaluation.job_dir(f"{stage}-{number}")
+
+
+def _live_job(launcher: Launcher, evaluation: EvaluationDir, stage: str) -> JobHandle | None:
+    """The stage's job that an earlier flow left running."""
+    for job_dir in sorted(evaluation.job_dir(stage).parent.glob(f"{stage}-*")):
+        handle = launcher.find(job_dir)
+        if handle is not None and not launcher.poll(handle).state.final:
+            return handle
+    return None
+
+
+def _wait(launcher: Launcher, handle: JobHandle, stop: threading.Event) -> JobStatus:
+    while not (status := launcher.poll(handle)).state.final:
+        if stop.wait(POLL_INTERVAL_S):
+            launcher.cancel(handle)
+            raise Interrupted
+    return status
+
+
+def _what_failed(launcher: Launcher, handle: JobHandle, status: JobStatus) -> str:
+    """The last line that the job wrote, which is its error's sentence, and where to read more."""
+    lines: list[str] = []
+    for log in launcher.logs(handle):
+        with open(log, "rb") as file:
+            file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
+            lines += file.read().decode(errors="replace").splitlines()
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    return f"{said} ({status.state}, see {handle.job_dir})"

@@ -1,0 +1,33 @@
+"""Prefect tasks of the recover stage: what to do about a verdict, and where the time went."""
+
+from __future__ import annotations
+
+import time
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from configs.records import Action, Goodput
+from configs.rundir import RunDir, write_record
+from configs.schema import RunConfig
+from tasks.recover.goodput import compute_goodput
+from tasks.recover.policy import attempt_history, decide
+
+
+@task(name="decide-action", cache_policy=NO_CACHE)
+def decide_action(config: RunConfig, number: int) -> Action:
+    """Decide on the failed attempt by its verdict and the run's history; keeps an earlier decision."""
+    run = RunDir(config.resolved_run_dir())
+    attempt = run.attempt(number)
+    action = attempt.action()
+    if action is None:
+        action = decide(attempt_history(run), config.recovery, now=time.time())
+        write_record(attempt.action_path, action)
+    get_run_logger().info("attempt %d: %s", number, action.reason)
+    return action
+
+
+def account_goodput(run: RunDir) -> Goodput:
+    """Where the wall time of the run's training went, up to now."""
+    return compute_goodput(run)

@@ -1,0 +1,173 @@
+"""Prefect tasks of the pretrain stage: begin an attempt, and watch it to its end.
+
+The attempt's folder is the state. Its config is written first, then the job is submitted under the
+folder's name as key, then the record is written: a flow that is killed between any two of these and
+started again finds the job, or submits it, but never has two.
+"""
+
+from __future__ import annotations
+
+import time
+
+from prefect import task
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
+from prefect.logging import get_run_logger
+
+from configs.errors import LaunchError
+from configs.files import read_json_lines, write_text
+from configs.records import AttemptRecord, CheckpointEvent, event_adapter
+from configs.rundir import AttemptDir, RunDir, write_record
+from configs.schema import RunConfig
+from infra.launch import make_launcher
+from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
+from tasks.train.liveness import Liveness
+
+POLL_INTERVAL_S = 0.5
+CHECKPOINT_COMMITTED = "overland.checkpoint.committed"
+"""Prefect event that deployments can be triggered by; its resource is the checkpoint's folder."""
+
+
+@task(name="begin-attempt", cache_policy=NO_CACHE)
+def begin_attempt(config: RunConfig) -> int | None:
+    """Number of the attempt to watch: the last one if it may still run, else a new one.
+
+    None when training is finished.
+    """
+    run = RunDir(config.resolved_run_dir())
+    attempts = run.attempts()
+    if not attempts:
+        return _start(config, run.attempt(1))
+    last = attempts[-1]
+    record = last.record()
+    if record is None:
+        # The flow was killed around the submission; the key tells whether the job exists.
+        return _start(config, last)
+    if record.outcome is None:
+        get_run_logger().info("attempt %d is picked up again", last.number)
+        return last.number
+    if record.outcome == "completed":
+        return None
+    return _start(config, run.attempt(last.number + 1))
+
+
+def _start(config: RunConfig, attempt: AttemptDir) -> int:
+    launcher = make_launcher(config.launcher)
+    handle = launcher.find(attempt.job_dir)
+    if handle is None:
+        write_text(attempt.config_path, config.model_dump_json(indent=2) + "\n")
+        handle = launcher.submit(_job(config, attempt))
+    record = AttemptRecord(
+        number=attempt.number,
+        key=handle.key,
+        job_id=handle.job_id,
+        submitted_at=handle.submitted_at,
+    )
+    write_record(attempt.record_path, record)
+    get_run_logger().info("attempt %d is job %s", attempt.number, handle.job_id)
+    return attempt.number
+
+
+def _job(config: RunConfig, attempt: AttemptDir) -> JobSpec:
+    run_dir = config.resolved_run_dir()
+    return JobSpec(
+        key=str(attempt.path),
+        name=f"{config.name}-train-{attempt.number:03d}",
+        argv=("-m", "tasks.train.job", str(run_dir), "--attempt", str(attempt.number)),
+        job_dir=attempt.job_dir,
+        distributed=True,
+        nodes=config.launcher.nodes,
+        processes_per_node=config.launcher.processes_per_node,
+        exclude_nodes=tuple(excluded_nodes(RunDir(run_dir))),
+    )
+
+
+def excluded_nodes(run: RunDir) -> list[str]:
+    """Nodes that earlier actions of this run have excluded."""
+    actions = [attempt.action() for attempt in run.attempts()]
+    return sorted({node for action in actions if action for node in action.exclude_nodes})
+
+
+@task(name="watch-attempt", cache_policy=NO_CACHE)
+def watch_attempt(config: RunConfig, number: int) -> AttemptRecord:
+    """Wait for the attempt's end, end it when it hangs, and write how it ended.
+
+    An interrupt from the keyboard cancels the job; a flow that dies otherwise leaves it running.
+    """
+    attempt = RunDir(config.resolved_run_dir()).attempt(number)
+    record = attempt.record()
+    launcher = make_launcher(config.launcher)
+    handle = launcher.find(attempt.job_dir)
+    if record is None or handle is None:
+        raise LaunchError(f"attempt {number} has no job in {attempt.job_dir}: it was deleted by hand")
+    try:
+        status, hung = _watch(config, attempt, launcher, handle)
+    except KeyboardInterrupt:
+        launcher.cancel(handle)
+        _end(attempt, record, launcher.poll(handle), outcome_reason="interrupted from the keyboard")
+        raise
+    return _end(attempt, record, status, hung=hung)
+
+
+def _watch(
+    config: RunConfig, attempt: AttemptDir, launcher: Launcher, handle: JobHandle
+) -> tuple[JobStatus, str]:
+    """Poll until the job has ended; returns its status and, when it hung, in what way."""
+    liveness = Liveness(config, last_sign_of_life=handle.submitted_at)
+    offset_bytes = 0
+    while True:
+        status = launcher.poll(handle)
+        for value, offset_bytes in read_json_lines(attempt.events_path, offset_bytes):  # noqa: B007
+            event = event_adapter.validate_python(value)
+            liveness.see(event)
+            if isinstance(event, CheckpointEvent) and event.outcome == "committed":
+                _announce_checkpoint(config, event)
+        if status.state.final:
+            return status, ""
+        if liveness.hung(time.time()):
+            hung = f"no sign of life for {liveness.limit_s:.0f} s"
+            get_run_logger().warning("attempt %d hangs: %s", attempt.number, hung)
+            launcher.cancel(handle)
+            return launcher.poll(handle), hung
+        time.sleep(POLL_INTERVAL_S)
+
+
+def _announce_checkpoint(config: RunConfig, event: CheckpointEvent) -> None:
+    run = RunDir(config.resolved_run_dir())
+    resource = {
+        "prefect.resource.id": f"overland.checkpoint.{config.name}.{event.step}",
+        "overland.run_dir": str(run.path),
+        "overland.step": str(event.step),
+    }
+    emit_event(CHECKPOINT_COMMITTED, resource=resource)
+    get_run_logger().info("checkpoint of step %d is committed", event.step)
+
+
+def _end(
+    attempt: AttemptDir,
+    record: AttemptRecord,
+    status: JobStatus,
+    *,
+    hung: str = "",
+    outcome_reason: str = "",
+) -> AttemptRecord:
+    """Write how the attempt ended."""
+    outcome = "completed" if status.state is JobState.COMPLETED else "failed"
+    if outcome_reason and outcome != "completed":
+        outcome = "cancelled"
+    state_reason = "" if outcome == "completed" else f"{status.state} {status.reason}".strip()
+    ended = record.model_copy(
+        update={
+            "ended_at": status.ended_at or time.time(),
+            "outcome": outcome,
+            "exit_code": status.exit_code,
+            "signal": status.signal,
+            "reason": hung or outcome_reason or state_reason,
+            "hung": bool(hung),
+            "nodes": list(status.nodes),
+        }
+    )
+    write_record(attempt.record_path, ended)
+    return ended
+
+
