@@ -104,6 +104,11 @@ _held_here: set[tuple[Path, str]] = set()
 """Stages that flows of this process hold, so that their inner flows can tell."""
 
 
+def holds(run: RunDir, stage: str) -> bool:
+    """Whether a flow of this process holds the stage."""
+    return (run.path, stage) in _held_here
+
+
 @contextmanager
 def _held(run: RunDir, stage: str) -> Iterator[None]:
     """Hold the stage of this run directory against other live flows."""

@@ -89,9 +89,10 @@ def excluded_nodes(run: RunDir) -> list[str]:
 
 
 @task(name="watch-attempt", cache_policy=NO_CACHE)
-def watch_attempt(config: RunConfig, number: int) -> AttemptRecord:
+def watch_attempt(config: RunConfig, number: int, *, announce: bool) -> AttemptRecord:
     """Wait for the attempt's end, end it when it hangs, and write how it ended.
 
+    `announce` emits a Prefect event for every committed checkpoint, for deployments to react to.
     An interrupt from the keyboard cancels the job; a flow that dies otherwise leaves it running.
     """
     attempt = RunDir(config.resolved_run_dir()).attempt(number)
@@ -99,9 +100,11 @@ def watch_attempt(config: RunConfig, number: int) -> AttemptRecord:
     launcher = make_launcher(config.launcher)
     handle = launcher.find(attempt.job_dir)
     if record is None or handle is None:
-        raise LaunchError(f"attempt {number} has no job in {attempt.job_dir}: it was deleted by hand")
+        raise LaunchError(
+            f"attempt {number} has no job in {attempt.job_dir}: it was deleted by hand"
+        )
     try:
-        status, hung = _watch(config, attempt, launcher, handle)
+        status, hung = _watch(config, attempt, launcher, handle, announce)
     except KeyboardInterrupt:
         launcher.cancel(handle)
         _end(attempt, record, launcher.poll(handle), outcome_reason="interrupted from the keyboard")
@@ -110,7 +113,11 @@ def watch_attempt(config: RunConfig, number: int) -> AttemptRecord:
 
 
 def _watch(
-    config: RunConfig, attempt: AttemptDir, launcher: Launcher, handle: JobHandle
+    config: RunConfig,
+    attempt: AttemptDir,
+    launcher: Launcher,
+    handle: JobHandle,
+    announce: bool,
 ) -> tuple[JobStatus, str]:
     """Poll until the job has ended; returns its status and, when it hung, in what way."""
     liveness = Liveness(config, last_sign_of_life=handle.submitted_at)
@@ -120,7 +127,7 @@ def _watch(
         for value, offset_bytes in read_json_lines(attempt.events_path, offset_bytes):  # noqa: B007
             event = event_adapter.validate_python(value)
             liveness.see(event)
-            if isinstance(event, CheckpointEvent) and event.outcome == "committed":
+            if announce and isinstance(event, CheckpointEvent) and event.outcome == "committed":
                 _announce_checkpoint(config, event)
         if status.state.final:
             return status, ""
@@ -140,7 +147,6 @@ def _announce_checkpoint(config: RunConfig, event: CheckpointEvent) -> None:
         "overland.step": str(event.step),
     }
     emit_event(CHECKPOINT_COMMITTED, resource=resource)
-    get_run_logger().info("checkpoint of step %d is committed", event.step)
 
 
 def _end(
@@ -169,5 +175,3 @@ def _end(
     )
     write_record(attempt.record_path, ended)
     return ended
-
-

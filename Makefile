@@ -1,0 +1,61 @@
+# One file for people and CI. `make run` and `make test` set everything up by themselves.
+
+PYTHON ?= python3
+VENV ?= .venv
+# On a machine without GPUs PyTorch's CPU build is enough and much smaller; see README, "Install".
+TORCH ?= torch==2.13.0
+PIP_FLAGS ?= --quiet --disable-pip-version-check
+PYTEST_FLAGS ?=
+
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help install run test test-py312 lint format typecheck check bench ui clean
+
+help:            ## this list
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+install: $(STAMP)  ## virtual environment with everything, in .venv
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install $(PIP_FLAGS) $(TORCH)
+	$(BIN)/pip install $(PIP_FLAGS) --constraint constraints.txt --editable '.[dev]'
+	touch $(STAMP)
+
+run: install     ## the whole pipeline, small: configs/quickstart.yaml
+	$(BIN)/overland run configs/quickstart.yaml
+
+test: install    ## all tests, with coverage
+	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_FLAGS)
+
+lint: install    ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install  ## put the style right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typecheck: install  ## types
+	$(BIN)/mypy
+
+check: lint typecheck test  ## what CI runs
+
+bench: install   ## our training loop beside a bare megatron-core loop
+	$(BIN)/overland bench train --json
+
+ui: install      ## the Prefect and MLflow pages over runs/
+	$(BIN)/overland ui
+
+# The newest megatron-core needs Python 3.12; no constraints: this looks for what breaks next.
+PY312 ?= python3.12
+test-py312:      ## all tests on Python 3.12 with the newest megatron-core (not in CI)
+	$(PY312) -m venv .venv-py312
+	.venv-py312/bin/pip install $(PIP_FLAGS) $(TORCH_PY312)
+	.venv-py312/bin/pip install $(PIP_FLAGS) --editable '.[dev]'
+	.venv-py312/bin/python -m pytest $(PYTEST_FLAGS)
+TORCH_PY312 ?= torch
+
+clean:           ## virtual environments and caches; runs/ stays
+	rm -rf .venv .venv-py312 .mypy_cache .ruff_cache .pytest_cache .coverage build *.egg-info

@@ -1,0 +1,214 @@
+"""The `overland` command: a thin layer over the flows.
+
+Results go to standard output, progress and errors to standard error. Exit codes: 0 done, 1 the run
+failed (with the verdict), 2 wrong input, 130 interrupted from the keyboard. Prefect is imported only
+by the commands that run a flow, and after the config has been checked: a typing mistake is answered
+at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from configs.checks import check_config, check_launchable
+from configs.errors import EXIT_OK, EXIT_RUN_FAILED, InputError, OverlandError
+from configs.load import load_config
+from configs.rundir import RunDir
+from configs.schema import RunConfig
+
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="overland",
+    help="Train and evaluate language models through failures.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+bench = typer.Typer(help="Measure Overland beside its peers.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML config file.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, like train.steps=50 run_dir=DIR."),
+]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run directory.")]
+Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
+
+
+@app.command()
+def run(config: ConfigPath, overrides: Overrides = None, json: Json = False) -> None:
+    """Prepare data, pretrain and evaluate; run again, it continues where it was interrupted."""
+    checked = _checked_config(config, overrides)
+    from flows.pipeline import pipeline
+
+    _run_flow(checked, lambda: pipeline(checked), json=json)
+
+
+@app.command()
+def prepare(config: ConfigPath, overrides: Overrides = None, json: Json = False) -> None:
+    """Only prepare the data set."""
+    checked = _checked_config(config, overrides)
+    from flows.prepare import prepare as prepare_flow
+
+    manifest = _with_progress(checked, lambda: prepare_flow(checked))
+    text = manifest.model_dump_json() if json else manifest.model_dump_json(indent=2)
+    typer.echo(text)
+
+
+@app.command()
+def pretrain(config: ConfigPath, overrides: Overrides = None, json: Json = False) -> None:
+    """Only pretrain, on a data set that was prepared in the run directory."""
+    checked = _checked_config(config, overrides)
+    from flows.pretrain import pretrain as pretrain_flow
+
+    _run_flow(checked, lambda: pretrain_flow(checked), json=json)
+
+
+@app.command()
+def evaluate(
+    run_dir: RunPath,
+    step: Annotated[list[int] | None, typer.Option(help="Only this step's checkpoint.")] = None,
+    json: Json = False,
+) -> None:
+    """Only evaluate: the committed checkpoints that have no scores yet, or those of given steps."""
+    from flows.evaluate import evaluate as evaluate_flow
+    from flows.session import config_of, write_summary
+
+    config = config_of(run_dir)
+    done = _with_progress(config, lambda: evaluate_flow(run_dir.expanduser().absolute(), step))
+    _report(write_summary(RunDir(config.resolved_run_dir()), config), json=json)
+    raise typer.Exit(EXIT_OK if all(done.values()) else EXIT_RUN_FAILED)
+
+
+@app.command()
+def status(run_dir: RunPath) -> None:
+    """Say where a run stands."""
+    from flows.show.report import print_status
+
+    run = RunDir(run_dir.expanduser().absolute())
+    if not run.config_path.is_file():
+        raise InputError(f"{run_dir} is no run directory: it has no config.yaml")
+    print_status(run, Console())
+
+
+@app.command()
+def check(config: ConfigPath, overrides: Overrides = None) -> None:
+    """Check a config, and print the model's size and its memory on one GPU."""
+    from flows.show.plan import print_plan
+
+    checked = load_config(config, overrides or [])
+    check_config(checked)
+    print_plan(checked, Console())
+
+
+@app.command()
+def track(run_dir: RunPath) -> None:
+    """Tell MLflow what it has missed of a run."""
+    from flows.session import config_of
+    from infra.track import catch_up
+
+    config = config_of(run_dir)
+    catch_up(RunDir(config.resolved_run_dir()), config.tracking)
+
+
+@app.command()
+def ui(
+    runs: Annotated[Path, typer.Option(help="Folder of the run directories.")] = Path("runs"),
+    prefect_port: Annotated[int, typer.Option(help="Port of the Prefect page.")] = 4200,
+    mlflow_port: Annotated[int, typer.Option(help="Port of the MLflow page.")] = 5000,
+) -> None:
+    """Open the Prefect and MLflow pages over the same data; ends with Ctrl-C."""
+    from flows.ui import serve_pages
+
+    serve_pages(runs, prefect_port=prefect_port, mlflow_port=mlflow_port)
+
+
+@bench.command("train")
+def bench_train(json: Json = False) -> None:
+    """The training loop beside a bare megatron-core loop: same model, same data, one run."""
+    from flows.bench import run_bench_train
+
+    run_bench_train(json=json)
+
+
+def _checked_config(path: Path, overrides: list[str] | None) -> RunConfig:
+    config = load_config(path, overrides or [])
+    check_config(config)
+    check_launchable(config)
+    return config
+
+
+def _run_flow(config: RunConfig, flow: Callable[[], object], *, json: bool) -> None:
+    """Run a flow that trains, then print the run's summary, whether it failed or not."""
+    from flows.session import write_summary
+
+    exit_code = EXIT_OK
+    try:
+        _with_progress(config, flow)
+    except InputError:
+        raise
+    except OverlandError as error:
+        _print_error(error)
+        exit_code = error.exit_code
+    _report(write_summary(RunDir(config.resolved_run_dir()), config), json=json)
+    raise typer.Exit(exit_code)
+
+
+def _with_progress(config: RunConfig, flow: Callable[[], Any]) -> Any:
+    """Run the flow under the progress display, with Prefect's own log in the run directory."""
+    from flows.logs import log_to_run_directory
+    from flows.show.progress import show_progress
+
+    run = RunDir(config.resolved_run_dir())
+    plain = not sys.stderr.isatty()
+    with (
+        log_to_run_directory(run),
+        show_progress(run, total_steps=config.train.steps, stream=sys.stderr, plain=plain),
+    ):
+        return flow()
+
+
+def _report(summary: Any, *, json: bool) -> None:
+    from flows.show.report import print_report
+
+    if json:
+        typer.echo(summary.model_dump_json())
+    else:
+        print_report(summary, Console())
+
+
+def _print_error(error: Exception) -> None:
+    Console(stderr=True, soft_wrap=True, highlight=False).print(
+        f"[bold red]error:[/] {_escaped(str(error))}"
+    )
+
+
+def _escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    try:
+        app()
+    except OverlandError as error:
+        _print_error(error)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        typer.echo("interrupted: run the same command again to continue", err=True)
+        sys.exit(EXIT_INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

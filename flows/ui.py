@@ -1,0 +1,102 @@
+"""`overland ui`: the Prefect and MLflow pages over the data that runs on this machine leave.
+
+A page that a setting already names (PREFECT_API_URL, or an http tracking URI) is somebody's server:
+it is pointed to, not started.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import typer
+
+from configs.errors import OverlandError
+from configs.rundir import RunDir
+from configs.schema import TrackingConfig
+from infra.track import resolve_tracking_uri
+
+START_LIMIT_S = 120.0
+_STOP_LIMIT_S = 10.0
+
+
+@dataclass
+class Page:
+    """A server that shows something, and where."""
+
+    name: str
+    url: str
+    health_url: str
+    command: list[str]
+
+
+def serve_pages(runs: Path, *, prefect_port: int, mlflow_port: int) -> None:
+    """Start both pages, say where they are, and serve until interrupted or one of them dies."""
+    pages = [_prefect_page(prefect_port), _mlflow_page(runs, mlflow_port)]
+    servers = [(page, subprocess.Popen(page.command)) for page in pages if page.command]
+    try:
+        for page, server in servers:
+            _wait_until_up(page, server)
+        for page in pages:
+            typer.echo(f"{page.name:8} {page.url}")
+        while servers:
+            for page, server in servers:
+                if server.poll() is not None:
+                    raise OverlandError(f"the {page.name} page has ended with {server.returncode}")
+            time.sleep(1.0)
+    finally:
+        for _, server in servers:
+            _stop(server)
+
+
+def _prefect_page(port: int) -> Page:
+    from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL
+
+    api_url = PREFECT_API_URL.value()
+    if api_url:
+        return Page("Prefect", PREFECT_UI_URL.value() or api_url, "", [])
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1"]
+    command += ["--port", str(port), "--log-level", "WARNING"]
+    return Page("Prefect", url, f"{url}/api/health", command)
+
+
+def _mlflow_page(runs: Path, port: int) -> Page:
+    run_dir = RunDir(runs.expanduser().absolute() / "any")
+    tracking_uri = resolve_tracking_uri(TrackingConfig(), run_dir)
+    if tracking_uri.startswith("http"):
+        return Page("MLflow", tracking_uri, "", [])
+    run_dir.path.parent.mkdir(parents=True, exist_ok=True)
+    url = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--workers", "1", "--backend-store-uri", tracking_uri]
+    return Page("MLflow", url, f"{url}/health", command)
+
+
+def _wait_until_up(page: Page, server: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise OverlandError(
+                f"the {page.name} page did not start (see above): is its port in use? "
+                f"Choose another with --{page.name.lower()}-port"
+            )
+        try:
+            if httpx.get(page.health_url, timeout=2.0).is_success:
+                return
+        except httpx.TransportError:
+            pass  # Not listening yet.
+        time.sleep(0.5)
+    raise OverlandError(f"the {page.name} page did not answer within {START_LIMIT_S:.0f} s")
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(_STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
