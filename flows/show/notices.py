@@ -1,0 +1,193 @@
+"""What is worth a line: the differences between two snapshots of a run, in words."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from flows.show import words
+from flows.show.readers import AttemptView, EvaluationView
+from flows.show.scores import one_line
+from flows.show.state import Snapshot
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One line for the terminal. `style` is a color for terminals: green, yellow, red or none."""
+
+    time: float
+    text: str
+    style: str = ""
+
+
+def notices(before: Snapshot, after: Snapshot) -> list[Notice]:
+    """What happened between two snapshots, in order of time."""
+    found = [
+        *_prepared(before, after),
+        *_attempts(before, after),
+        *_checkpoints(before, after),
+        *_evaluations(before, after),
+    ]
+    return sorted(found, key=lambda notice: notice.time)
+
+
+def where_it_stands(snapshot: Snapshot) -> str | None:
+    """One line about what was done before; None for a run that has not begun."""
+    parts = []
+    if snapshot.manifest:
+        parts.append("data prepared")
+    if snapshot.attempts:
+        total = f" of {snapshot.total_steps:,}" if snapshot.total_steps else ""
+        parts.append(f"step {snapshot.step:,}{total}")
+        parts.append(words.plural(len(snapshot.attempts), "attempt"))
+        parts.append(words.plural(len(snapshot.checkpoints), "checkpoint"))
+        parts.append(f"{len(snapshot.scores)} evaluated")
+    return "found in the run directory: " + ", ".join(parts) if parts else None
+
+
+def progress_line(snapshot: Snapshot) -> str:
+    """Step, losses, speed and time left in one line."""
+    total = snapshot.total_steps
+    parts = [f"step {snapshot.step:,}"]
+    if total:
+        parts[0] += f"/{total:,} ({100 * snapshot.step // total}%)"
+    parts.append(f"loss {words.loss(snapshot.loss)}")
+    if snapshot.validation_loss is not None:
+        parts.append(f"validation loss {words.loss(snapshot.validation_loss)}")
+    if snapshot.tokens_per_s is not None:
+        parts.append(f"{words.compact(snapshot.tokens_per_s)} tokens/s")
+    if snapshot.time_left_s:
+        parts.append(f"{words.duration(snapshot.time_left_s)} left")
+    return "  ".join(parts)
+
+
+def end_of_attempt(attempt: AttemptView) -> str:
+    """How an attempt ended, in its launcher's or its signal's words: `signal SIGKILL`."""
+    record = attempt.record
+    if record is None:
+        return ""
+    if record.reason:
+        return words.clean(record.reason, 120)
+    if record.signal is not None:
+        return f"signal {signal_name(record.signal)}"
+    return f"exit code {record.exit_code}" if record.exit_code is not None else ""
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _prepared(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    manifest = after.manifest
+    if manifest is None or manifest == before.manifest:
+        return
+    documents = manifest.train.documents + manifest.validation.documents
+    tokens = manifest.train.tokens + manifest.validation.tokens
+    yield Notice(
+        manifest.created_at,
+        f"prepared {words.plural(documents, 'document')} "
+        f"({words.plural(manifest.documents_duplicate, 'duplicate')} and "
+        f"{manifest.documents_empty:,} empty dropped): {words.compact(tokens)} tokens, "
+        f"vocabulary {manifest.vocab_size:,}, {words.duration(manifest.duration_s)}",
+        "green",
+    )
+
+
+def _attempts(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    known = {attempt.number: attempt for attempt in before.attempts}
+    for attempt in after.attempts:
+        old = known.get(attempt.number, AttemptView(attempt.number))
+        if attempt == old:
+            continue
+        yield from _submitted(old, attempt)
+        yield from _started(old, attempt)
+        yield from _ended(old, attempt)
+        yield from _decided(old, attempt)
+    for number, fault in after.faults[len(before.faults) :]:
+        text = f"injecting fault: {fault.kind} on rank {fault.rank} at step {fault.step:,}"
+        yield Notice(fault.time, f"attempt {number}: {text}", "yellow")
+
+
+def _submitted(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
+    if new.record and not old.record:
+        text = f"attempt {new.number} submitted (job {words.clean(new.record.job_id, 60)})"
+        yield Notice(new.record.submitted_at, text)
+
+
+def _started(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
+    start = new.start
+    if start is None or start == old.start:
+        return
+    for name, reason in start.skipped_checkpoints.items():
+        text = f"checkpoint {words.clean(name, 60)} is passed over: {words.clean(reason)}"
+        yield Notice(start.time, text, "yellow")
+    origin = f"restarts from step {start.step:,}" if start.step else "starts at step 0"
+    yield Notice(
+        start.time,
+        f"attempt {new.number} {origin}: {words.compact(start.num_parameters)} parameters, "
+        f"{words.plural(start.world_size, 'process', 'processes')}, {words.clean(start.device, 40)}"
+        f", {start.precision}",
+    )
+
+
+def _ended(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
+    record = new.record
+    if record is None or record.outcome is None or old.ended:
+        return
+    ended_at = record.ended_at or record.submitted_at
+    if record.outcome == "completed":
+        yield Notice(ended_at, f"attempt {new.number} completed", "green")
+        return
+    after = "before its first step" if new.last_step is None else f"after step {new.last_step:,}"
+    how = end_of_attempt(new)
+    text = f"attempt {new.number} {record.outcome} {after}" + (f": {how}" if how else "")
+    yield Notice(ended_at, text, "red")
+
+
+def _decided(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
+    verdict, action = new.verdict, new.action
+    if verdict is None or action is None or action == old.action:
+        return
+    rank = "" if verdict.faulty_rank is None else f", rank {verdict.faulty_rank}"
+    node = f" on {words.clean(verdict.faulty_node, 60)}" if verdict.faulty_node else ""
+    quote = words.clean(verdict.root_cause_text, 160)
+    text = f"verdict: {verdict.failure_class}{rank}{node}" + (f': "{quote}"' if quote else "")
+    yield Notice(action.decided_at, text, "yellow")
+    kind = "stop" if action.stop else words.ACTION_WORDS[action.kind]
+    text = f"action: {kind}: {words.clean(action.reason)}"
+    yield Notice(action.decided_at, text, "red" if action.stop else "yellow")
+
+
+def _checkpoints(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    for checkpoint in sorted(
+        set(after.checkpoints) - set(before.checkpoints), key=lambda c: c.step
+    ):
+        yield Notice(
+            checkpoint.committed_at,
+            f"checkpoint of step {checkpoint.step:,} committed "
+            f"({words.size(checkpoint.size_bytes)}, {words.duration(checkpoint.duration_s)})",
+            "green",
+        )
+    for save in after.failed_saves[len(before.failed_saves) :]:
+        text = f"checkpoint of step {save.step:,} could not be saved: {words.clean(save.error)}"
+        yield Notice(save.time, text, "yellow")
+
+
+def _evaluations(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    known = {evaluation.step: evaluation for evaluation in before.evaluations}
+    for new in after.evaluations:
+        old = known.get(new.step, EvaluationView(new.step, ""))
+        if new.scores and not old.scores:
+            ended_at = new.scores.ended_at or after.time
+            scores = one_line(s for s in new.scores.scores)
+            yield Notice(ended_at, f"evaluation of step {new.step:,}: {scores}", "green")
+        elif new.failure and new.failure != old.failure:
+            failure = new.failure
+            text = f"evaluation of step {new.step:,} failed in {words.clean(failure.stage, 30)}"
+            reason = words.clean(failure.reason)
+            yield Notice(failure.failed_at, f"{text}: {reason}", "yellow")

@@ -1,0 +1,169 @@
+"""Read files of a run directory again and again, cheaply.
+
+A small JSON file is parsed only when it was replaced; an event file is read on from where the last
+read ended; what can no longer change is not looked at again. A look at a run that is hours old thus
+costs some `stat` calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic
+
+from pydantic import ValidationError
+
+from configs.files import read_json_lines
+from configs.records import (
+    Action,
+    AttemptRecord,
+    EvaluationFailure,
+    EvaluationScores,
+    Event,
+    StartEvent,
+    StepEvent,
+    Verdict,
+    event_adapter,
+)
+from configs.rundir import AttemptDir, EvaluationDir, RecordType, read_record
+
+_Signature = tuple[int, int, int]
+
+
+def _signature(path: Path) -> _Signature | None:
+    try:
+        stat = path.stat()
+    except FileNotFoundError:
+        return None
+    return stat.st_mtime_ns, stat.st_ino, stat.st_size
+
+
+class CachedRecord(Generic[RecordType]):
+    """A record file, parsed again only after it was replaced."""
+
+    def __init__(self, path: Path, record_type: type[RecordType]) -> None:
+        self._path = path
+        self._type = record_type
+        self._seen: _Signature | None = None
+        self._record: RecordType | None = None
+
+    def read(self) -> RecordType | None:
+        """The record as of now; None while there is none."""
+        signature = _signature(self._path)
+        if signature != self._seen:
+            self._record = read_record(self._path, self._type)
+            self._seen = signature
+        return self._record
+
+
+class EventTail:
+    """Events of one attempt, each handed out once."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._offset_bytes = 0
+        self._seen: _Signature | None = None
+
+    def read(self) -> list[Event]:
+        """Events that were appended since the last call; lines that are no event are left out."""
+        signature = _signature(self._path)
+        if signature is None or signature == self._seen:
+            return []
+        self._seen = signature
+        events: list[Event] = []
+        for value, offset_bytes in read_json_lines(self._path, self._offset_bytes):
+            self._offset_bytes = offset_bytes
+            try:
+                events.append(event_adapter.validate_python(value))
+            except ValidationError:
+                continue
+        return events
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """One attempt as of now."""
+
+    number: int
+    record: AttemptRecord | None = None
+    verdict: Verdict | None = None
+    action: Action | None = None
+    start: StartEvent | None = None
+    last_step: int | None = None
+    """Last step that this attempt finished."""
+
+    @property
+    def failed(self) -> bool:
+        return self.record is not None and self.record.outcome == "failed"
+
+    @property
+    def ended(self) -> bool:
+        return self.record is not None and self.record.outcome is not None
+
+
+class AttemptReader:
+    """Follows one attempt's folder."""
+
+    def __init__(self, attempt: AttemptDir) -> None:
+        self._record = CachedRecord(attempt.record_path, AttemptRecord)
+        self._verdict = CachedRecord(attempt.verdict_path, Verdict)
+        self._action = CachedRecord(attempt.action_path, Action)
+        self._tail = EventTail(attempt.events_path)
+        self._start: StartEvent | None = None
+        self._last_step: int | None = None
+        self._settled = False
+        self.view = AttemptView(attempt.number)
+
+    def read(self, *, superseded: bool) -> list[Event]:
+        """Update `view`; returns new events. `superseded`: a later attempt exists."""
+        if self._settled:
+            return []
+        record, verdict, action = self._record.read(), self._verdict.read(), self._action.read()
+        events = self._tail.read()
+        for event in events:
+            if isinstance(event, StartEvent):
+                self._start = event
+            elif isinstance(event, StepEvent):
+                self._last_step = event.step
+        self.view = AttemptView(
+            self.view.number, record, verdict, action, self._start, self._last_step
+        )
+        self._settled = superseded and self.view.ended
+        return events
+
+
+@dataclass(frozen=True)
+class EvaluationView:
+    """One checkpoint's evaluation as of now."""
+
+    step: int
+    stage: str
+    """export, infer or score: what it does, or did last."""
+    scores: EvaluationScores | None = None
+    failure: EvaluationFailure | None = None
+
+    @property
+    def ended(self) -> bool:
+        return self.scores is not None or self.failure is not None
+
+
+class EvaluationReader:
+    """Follows one evaluation's folder."""
+
+    def __init__(self, evaluation: EvaluationDir) -> None:
+        self._folder = evaluation
+        self._scores = CachedRecord(evaluation.scores_path, EvaluationScores)
+        self._failure = CachedRecord(evaluation.failure_path, EvaluationFailure)
+        self.view = EvaluationView(evaluation.step, "export")
+
+    def read(self) -> EvaluationView:
+        """The evaluation as of now. Scores are final; a failure may be tried again."""
+        if self.view.scores is None:
+            scores = self._scores.read()
+            failure = None if scores else self._failure.read()
+            self.view = EvaluationView(self.view.step, self._stage(), scores, failure)
+        return self.view
+
+    def _stage(self) -> str:
+        stages = [s for s in ("score", "infer") if self._folder.job_dir(s).is_dir()]
+        return stages[0] if stages else "export"

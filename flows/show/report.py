@@ -1,0 +1,313 @@
+"""The report at the end of a run, and the state of a run that has not ended, for people.
+
+Both are printed through a rich console: colors on a terminal, the same aligned text in a pipe.
+Text out of logs is never taken for markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from configs.records import Goodput
+from configs.rundir import RunDir, read_record
+from flows.show import words
+from flows.show.notices import progress_line
+from flows.show.panel import activity
+from flows.show.scores import ScoreRow, print_scores
+from flows.show.state import RunView, Snapshot
+from flows.show.summary import (
+    AttemptSummary,
+    CheckpointSummary,
+    RunSummary,
+    ScoreSummary,
+    build_summary,
+    summarize_attempts,
+    summarize_checkpoints,
+    summarize_scores,
+)
+
+__all__ = ["RunSummary", "build_summary", "print_report", "print_status", "report_console"]
+
+_MAX_RESTARTS = 10
+_GOODPUT_PARTS = (
+    ("productive_s", "steps that count"),
+    ("recomputed_s", "steps computed again"),
+    ("checkpoint_s", "saving checkpoints"),
+    ("validation_s", "validation"),
+    ("startup_s", "starting attempts"),
+    ("detection_s", "noticing failures"),
+    ("restart_s", "diagnosis and back-off"),
+)
+
+
+def report_console(stream: TextIO) -> Console:
+    """A console that prints text as it is: nothing highlighted, no markup, no emoji codes."""
+    return Console(file=stream, highlight=False, markup=False, emoji=False)
+
+
+def print_report(summary: RunSummary, console: Console) -> None:
+    """Print a run's result."""
+    _print_header(summary, console)
+    if summary.failure:
+        _print_failure(summary, console)
+    rows = _rows(summary.checkpoints, summary.evaluations, _failure_notes(summary))
+    _print_checkpoints(rows, console)
+    _print_restarts(summary.attempts, console)
+    if summary.goodput:
+        _print_goodput(summary.goodput, console)
+    _print_where_to_look(summary, console)
+
+
+def print_status(
+    run: RunDir, console: Console, *, live: bool | None = None, goodput: Goodput | None = None
+) -> None:
+    """Print where a run stands; `live` says whether a flow works on it, where that is known."""
+    snapshot = RunView(run).refresh()
+    summary = _current_summary(run, snapshot)
+    if summary and not live:
+        print_report(summary, console)
+        return
+    _print_state(run, snapshot, console, live=live)
+    notes = {f.step: f"failed in {f.stage}" for f in snapshot.evaluation_failures}
+    word = "unfinished" if live is False else "running"
+    notes |= {e.step: f"{word}: {e.stage}" for e in snapshot.live_evaluations}
+    rows = _rows(summarize_checkpoints(snapshot), summarize_scores(snapshot), notes)
+    _print_checkpoints(rows, console)
+    attempts = summarize_attempts(snapshot)
+    _print_restarts(attempts, console)
+    if goodput:
+        _print_goodput(goodput, console)
+    _section("where to look", console)
+    _print_facts(
+        [("run directory", words.short_path(run.path)), *_logs(run.path, attempts)], console
+    )
+
+
+def _current_summary(run: RunDir, snapshot: Snapshot) -> RunSummary | None:
+    """summary.json, unless the run went on after it was written."""
+    summary = read_record(run.summary_path, RunSummary)
+    if summary is None:
+        return None
+    same = (
+        len(summary.attempts) == len(snapshot.attempts)
+        and len(summary.checkpoints) == len(snapshot.checkpoints)
+        and summary.evaluations == summarize_scores(snapshot)
+    )
+    return summary if same else None
+
+
+# --- head -----------------------------------------------------------------------------------------
+
+
+def _print_header(summary: RunSummary, console: Console) -> None:
+    done = summary.status == "completed"
+    line = Text()
+    line.append(Path(summary.run_dir).name, style="bold")
+    line.append(" " + summary.status, style="bold green" if done else "bold red")
+    parts = [words.plural(summary.final_step, "step")]
+    if summary.final_loss is not None:
+        parts.append(f"loss {words.loss(summary.final_loss)}")
+    if summary.goodput:
+        parts.append(f"{words.duration(summary.goodput.wall_s)} of training")
+    restarts = len(summary.attempts) - 1
+    if restarts > 0:
+        parts.append(words.plural(restarts, "restart"))
+    line.append(": " + ", ".join(parts))
+    console.print()
+    console.print(line)
+
+
+def _print_state(run: RunDir, snapshot: Snapshot, console: Console, *, live: bool | None) -> None:
+    line = Text(run.path.name, style="bold")
+    line.append(f" {snapshot.stage}", style="bold cyan")
+    if live is not None:
+        working = (
+            "a flow is at work" if live else "no flow is at work: start the run again to go on"
+        )
+        line.append(f": {working}", style="" if live else "yellow")
+    console.print()
+    console.print(line)
+    console.print(Text(progress_line(snapshot) if snapshot.step else "no step yet"))
+    waiting = activity(snapshot) if live is not False else None
+    if waiting:
+        console.print(waiting)
+    if snapshot.last_event_at and snapshot.stage != "done":
+        silent_s = snapshot.time - snapshot.last_event_at
+        console.print(Text(f"last event of the training job {words.age(silent_s)} ago", "dim"))
+
+
+def _print_failure(summary: RunSummary, console: Console) -> None:
+    failure = summary.failure
+    if failure is None:
+        return
+    facts = [("what", words.clean(failure.sentence, 600))]
+    verdict = failure.verdict
+    if verdict and failure.attempt is not None:
+        place = f"attempts/{failure.attempt:03d}/{verdict.root_cause_file or 'attempt.json'}"
+        if verdict.root_cause_line is not None:
+            place += f":{verdict.root_cause_line}"
+        rank = "" if verdict.faulty_rank is None else f", rank {verdict.faulty_rank}"
+        node = f", node {words.clean(verdict.faulty_node, 60)}" if verdict.faulty_node else ""
+        facts.append(("where", place + rank + node))
+        if verdict.root_cause_text:
+            facts.append(("log says", words.clean(verdict.root_cause_text, 400)))
+        if verdict.mitigation:
+            facts.append(("what to do", words.clean(verdict.mitigation, 400)))
+    _section("failure", console, style="bold red")
+    _print_facts(facts, console)
+
+
+# --- checkpoints and restarts ---------------------------------------------------------------------
+
+
+def _rows(
+    checkpoints: Sequence[CheckpointSummary],
+    scores: Sequence[ScoreSummary],
+    notes: dict[int, str],
+) -> list[ScoreRow]:
+    sizes = {c.step: c.size_bytes for c in checkpoints}
+    steps = sorted({*sizes, *(s.step for s in scores), *notes})
+    by_step: dict[int, list[ScoreSummary]] = {step: [] for step in steps}
+    for score in scores:
+        by_step[score.step].append(score)
+    return [ScoreRow(s, sizes.get(s), notes.get(s, ""), by_step[s]) for s in steps]
+
+
+def _failure_notes(summary: RunSummary) -> dict[int, str]:
+    return {f.step: f"failed in {words.clean(f.stage, 20)}" for f in summary.evaluation_failures}
+
+
+def _print_checkpoints(rows: Sequence[ScoreRow], console: Console) -> None:
+    _section("checkpoints", console)
+    if rows:
+        print_scores(rows, console)
+    else:
+        console.print(Text("none was committed"))
+
+
+def _print_restarts(attempts: Sequence[AttemptSummary], console: Console) -> None:
+    ended = [
+        (attempt, attempts[i + 1] if i + 1 < len(attempts) else None)
+        for i, attempt in enumerate(attempts)
+        if attempt.outcome in ("failed", "cancelled")
+    ]
+    if not ended:
+        return
+    _section("restarts", console)
+    if len(ended) > _MAX_RESTARTS:
+        console.print(Text(f"{len(ended) - _MAX_RESTARTS} earlier ones in attempts/", "dim"))
+    grid = _grid()
+    for attempt, following in ended[-_MAX_RESTARTS:]:
+        grid.add_row(Text(f"attempt {attempt.number}"), _cause(attempt))
+        if attempt.root_cause_text:
+            grid.add_row("", _quote(attempt))
+        grid.add_row("", Text(_consequence(attempt, following)))
+    console.print(grid)
+
+
+def _cause(attempt: AttemptSummary) -> Text:
+    text = Text(attempt.verdict or attempt.outcome or "", style="bold yellow")
+    plain = f" ({attempt.category})" if attempt.category else ""
+    if attempt.rank is not None:
+        plain += f", rank {attempt.rank}"
+    if attempt.node:
+        plain += f" on {words.clean(attempt.node, 60)}"
+    if attempt.last_step is not None:
+        plain += f", after step {attempt.last_step:,}"
+    if attempt.how:
+        plain += f": {attempt.how}"
+    return text.append(Text(plain))
+
+
+def _quote(attempt: AttemptSummary) -> Text:
+    place = attempt.root_cause_file or ""
+    if attempt.root_cause_line is not None:
+        place += f":{attempt.root_cause_line}"
+    text = Text(f"{place}  " if place else "", style="dim")
+    return text.append(Text(f'"{words.clean(attempt.root_cause_text, 240)}"', style="not dim"))
+
+
+def _consequence(attempt: AttemptSummary, following: AttemptSummary | None) -> str:
+    reason = words.clean(attempt.reason)
+    if attempt.stop or (following is None and attempt.action is None):
+        return f"stopped: {reason}" if reason else "stopped"
+    action = words.ACTION_WORDS[attempt.action] if attempt.action else "started again"
+    text = f"{action}: {reason}" if reason else action
+    if following is None or following.start_step is None:
+        return text
+    back = f"went back to step {following.start_step:,}"
+    again = (attempt.last_step or 0) - following.start_step
+    if again > 0:
+        back += f" ({words.plural(again, 'step')} computed again)"
+    return f"{text}; {back}"
+
+
+# --- time and places ------------------------------------------------------------------------------
+
+
+def _print_goodput(goodput: Goodput, console: Console) -> None:
+    share = words.percent(goodput.productive_s, goodput.wall_s)
+    _section("goodput", console, f"{share} of {words.duration(goodput.wall_s)} made progress")
+    parts = [(label, float(getattr(goodput, name))) for name, label in _GOODPUT_PARTS]
+    other_s = goodput.wall_s - sum(seconds for _, seconds in parts)
+    if other_s > 0.001 * goodput.wall_s:
+        parts.append(("between", other_s))
+    grid = Table.grid(padding=(0, 3, 0, 0))
+    grid.add_column()
+    grid.add_column(justify="right")
+    grid.add_column(justify="right")
+    for label, seconds in parts:
+        grid.add_row(label, words.percent(seconds, goodput.wall_s), f"{seconds:,.1f} s")
+    console.print(grid)
+
+
+def _print_where_to_look(summary: RunSummary, console: Console) -> None:
+    run_dir = Path(summary.run_dir)
+    facts = [("run directory", words.short_path(run_dir))]
+    if summary.mlflow_run_id:
+        facts.append(("MLflow run", f"{summary.mlflow_run_id}  (overland ui)"))
+    if summary.tracking_uri:
+        facts.append(("MLflow at", words.clean(summary.tracking_uri)))
+    facts += _logs(run_dir, summary.attempts)
+    _section("where to look", console)
+    _print_facts(facts, console)
+
+
+def _logs(run_dir: Path, attempts: Sequence[AttemptSummary]) -> list[tuple[str, str]]:
+    """The logs of failed attempts: the file that the verdict rests on, or else the folder."""
+    failed = [a for a in attempts if a.outcome == "failed"][-3:]
+    return [
+        (
+            f"log of attempt {a.number}",
+            words.short_path(run_dir / (a.root_cause_file or f"attempts/{a.number:03d}")),
+        )
+        for a in failed
+    ]
+
+
+def _section(title: str, console: Console, more: str = "", style: str = "bold") -> None:
+    console.print()
+    line = Text(title, style=style)
+    if more:
+        line.append(Text(f"  {more}", style="not bold"))
+    console.print(line)
+
+
+def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
+    grid = _grid()
+    for label, value in facts:
+        grid.add_row(Text(label, "dim"), Text(value, overflow="fold"))
+    console.print(grid)
+
+
+def _grid() -> Table:
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    return grid

@@ -1,0 +1,188 @@
+"""The result of a run: what `overland run --json` prints and summary.json keeps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import ConfigDict, Field
+
+from configs.records import ActionKind, EvaluationFailure, Goodput, Record, Verdict
+from configs.rundir import RunDir
+from flows.show import words
+from flows.show.notices import end_of_attempt
+from flows.show.readers import AttemptView
+from flows.show.state import RunView, Snapshot
+
+
+class AttemptSummary(Record):
+    """One submission of the training job, how it ended and what was done about it."""
+
+    number: int
+    outcome: Literal["completed", "failed", "cancelled"] | None
+    """None: it had not ended."""
+    verdict: str | None = None
+    """Failure class."""
+    action: ActionKind | None = None
+    reason: str = ""
+    """Why this action, in one sentence."""
+    how: str = ""
+    """How it ended, in the launcher's or the signal's words."""
+    category: str | None = None
+    rank: int | None = None
+    node: str | None = None
+    root_cause_file: str | None = None
+    """Log file, relative to the run directory."""
+    root_cause_line: int | None = None
+    root_cause_text: str = ""
+    start_step: int | None = None
+    """The checkpoint's step it started from; None: it never got to train."""
+    last_step: int | None = None
+    stop: bool = False
+    """The run ended with it."""
+
+
+class CheckpointSummary(Record):
+    """A committed checkpoint."""
+
+    step: int
+    path: str
+    size_bytes: int
+    committed_at: float
+
+
+class ScoreSummary(Record):
+    """One metric of one task for one checkpoint; values that are not finite are null."""
+
+    step: int
+    task: str
+    metric: str
+    value: float | None
+    stderr: float | None = None
+
+
+class Failure(Record):
+    """Why the run failed."""
+
+    sentence: str
+    attempt: int | None = None
+    verdict: Verdict | None = None
+
+
+class RunSummary(Record):
+    """The whole run, for programs and for the report."""
+
+    model_config = ConfigDict(ser_json_inf_nan="null")
+
+    run_dir: str
+    status: Literal["completed", "failed"]
+    final_step: int
+    final_loss: float | None
+    """Loss of the last step that counts."""
+    attempts: list[AttemptSummary]
+    checkpoints: list[CheckpointSummary]
+    evaluations: list[ScoreSummary]
+    goodput: Goodput | None
+    """None when no training job was started."""
+    mlflow_run_id: str | None
+    tracking_uri: str | None = None
+    failure: Failure | None = None
+    evaluation_failures: list[EvaluationFailure] = Field(default_factory=list)
+
+
+def build_summary(
+    run: RunDir,
+    *,
+    status: Literal["completed", "failed"],
+    goodput: Goodput | None,
+    mlflow_run_id: str | None,
+    tracking_uri: str | None = None,
+    failure: str | None = None,
+) -> RunSummary:
+    """Sum a run up from its run directory. `failure` says why, where no attempt's verdict does."""
+    snapshot = RunView(run).refresh()
+    return RunSummary(
+        run_dir=str(run.path),
+        status=status,
+        final_step=snapshot.step,
+        final_loss=_finite(snapshot.loss),
+        attempts=summarize_attempts(snapshot),
+        checkpoints=summarize_checkpoints(snapshot),
+        evaluations=summarize_scores(snapshot),
+        goodput=goodput,
+        mlflow_run_id=mlflow_run_id,
+        tracking_uri=tracking_uri,
+        failure=_failure(snapshot.attempts, failure) if status == "failed" else None,
+        evaluation_failures=snapshot.evaluation_failures,
+    )
+
+
+def summarize_attempts(snapshot: Snapshot) -> list[AttemptSummary]:
+    """All attempts, in order."""
+    return [_summarize_attempt(attempt) for attempt in snapshot.attempts]
+
+
+def summarize_checkpoints(snapshot: Snapshot) -> list[CheckpointSummary]:
+    """All committed checkpoints, in order of steps."""
+    return [
+        CheckpointSummary(
+            step=c.step, path=str(c.path), size_bytes=c.size_bytes, committed_at=c.committed_at
+        )
+        for c in snapshot.checkpoints
+    ]
+
+
+def summarize_scores(snapshot: Snapshot) -> list[ScoreSummary]:
+    """All scores, in order of steps."""
+    return [
+        ScoreSummary(
+            step=evaluation.step,
+            task=score.task,
+            metric=score.metric,
+            value=_finite(score.value),
+            stderr=_finite(score.stderr),
+        )
+        for evaluation in snapshot.scores
+        for score in evaluation.scores
+    ]
+
+
+def _summarize_attempt(attempt: AttemptView) -> AttemptSummary:
+    verdict, action = attempt.verdict, attempt.action
+    log = verdict.root_cause_file if verdict else None
+    return AttemptSummary(
+        number=attempt.number,
+        outcome=attempt.record.outcome if attempt.record else None,
+        verdict=verdict.failure_class if verdict else None,
+        action=action.kind if action else None,
+        reason=action.reason if action else "",
+        how=end_of_attempt(attempt),
+        category=verdict.category if verdict else None,
+        rank=verdict.faulty_rank if verdict else None,
+        node=verdict.faulty_node if verdict else None,
+        root_cause_file=f"attempts/{attempt.number:03d}/{log}" if log else None,
+        root_cause_line=verdict.root_cause_line if verdict else None,
+        root_cause_text=verdict.root_cause_text if verdict else "",
+        start_step=attempt.start.step if attempt.start else None,
+        last_step=attempt.last_step,
+        stop=action.stop if action else False,
+    )
+
+
+def _failure(attempts: Sequence[AttemptView], sentence: str | None) -> Failure:
+    last = attempts[-1] if attempts else None
+    if last is None or not last.failed:
+        return Failure(sentence=sentence or "the run ended before it was complete")
+    return Failure(sentence=sentence or _sentence(last), attempt=last.number, verdict=last.verdict)
+
+
+def _sentence(attempt: AttemptView) -> str:
+    when = f"after step {attempt.last_step:,}" if attempt.last_step else "before its first step"
+    cause = attempt.verdict.failure_class if attempt.verdict else end_of_attempt(attempt)
+    text = f"attempt {attempt.number} failed {when}: {cause or 'cause unknown'}"
+    return f"{text}; {words.clean(attempt.action.reason)}" if attempt.action else text
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
