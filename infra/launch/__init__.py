@@ -1,0 +1,20 @@
+"""Starting jobs, watching them, ending them: the seam (base.py) and one file a place to run.
+
+This package's import stays light: the supervisor of every local job passes through it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from configs.schema import LauncherConfig
+    from infra.launch.base import Launcher
+
+
+def make_launcher(config: LauncherConfig) -> Launcher:
+    """The launcher that the config asks for."""
+    from infra.launch.local import LocalLauncher
+
+    kinds = {"local": LocalLauncher}
+    return kinds[config.kind]()

@@ -1,0 +1,221 @@
+"""Jobs as processes on this machine, without a scheduler.
+
+Each job has a supervisor process (:mod:`infra.launch.supervisor`) that goes on when the flow that
+submitted the job is killed. Everything about a job is in its job_dir (:mod:`infra.launch.record`);
+the launcher itself keeps nothing in memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from configs.errors import LaunchError
+from configs.files import file_lock, write_json
+from infra.launch import torchrun
+from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
+from infra.launch.processes import end_processes, find_process, live_processes_of_job
+from infra.launch.record import (
+    JobFiles,
+    JobRecord,
+    read_cancel_grace_s,
+    read_record,
+    write_record,
+)
+
+_SUBMIT_TIMEOUT_S = 60.0
+_KILL_TIMEOUT_S = 30.0
+_POLL_INTERVAL_S = 0.02
+_LOG_TAIL_BYTES = 2000
+
+
+class LocalLauncher:
+    """The launcher for one machine."""
+
+    def submit(self, spec: JobSpec) -> JobHandle:
+        """Start the job, or find the one that was already submitted with this key in this job_dir."""
+        _check(spec)
+        files = JobFiles(spec.job_dir.absolute())
+        record = read_record(files) or _start(spec, files)
+        if record.key != spec.key:
+            raise LaunchError(
+                f"{files.job_dir} holds the job {record.key!r}; {spec.key!r} needs its own folder"
+            )
+        return record.handle(files.job_dir)
+
+    def find(self, job_dir: Path) -> JobHandle | None:
+        """The job that was submitted with this folder, running or ended; None if there was none."""
+        files = JobFiles(job_dir.absolute())
+        record = read_record(files)
+        return record.handle(files.job_dir) if record is not None else None
+
+    def poll(self, handle: JobHandle) -> JobStatus:
+        """State as of now; ends what a dead supervisor has left behind."""
+        files = JobFiles(handle.job_dir)
+        record = _read(handle)
+        if not record.state.final and find_process(record.pid, record.create_time) is None:
+            record = _settle(files, record)
+        return record.status()
+
+    def cancel(self, handle: JobHandle, *, grace_s: float = 10.0) -> None:
+        """End the job: SIGTERM to all its processes, SIGKILL after `grace_s`. Returns when it has
+        ended; does nothing when it already had."""
+        record = _read(handle)
+        if record.state.final:
+            return
+        files = JobFiles(handle.job_dir)
+        write_json(files.cancel, {"grace_s": grace_s, "requested_at": time.time()})
+        _signal_supervisor(record, signal.SIGTERM)
+        if self._wait_for_end(handle, grace_s + _KILL_TIMEOUT_S):
+            return
+        _signal_supervisor(record, signal.SIGKILL)
+        if not self._wait_for_end(handle, _KILL_TIMEOUT_S):
+            raise LaunchError(f"job {handle.key!r} in {handle.job_dir} cannot be ended")
+
+    def logs(self, handle: JobHandle) -> list[Path]:
+        """Files with the launcher's and the program's output."""
+        log = JobFiles(handle.job_dir).log
+        return [log] if log.is_file() else []
+
+    def nodes(self) -> list[str]:
+        """Names of the nodes that can run jobs."""
+        return [os.uname().nodename]
+
+    def cordon(self, node: str, reason: str) -> None:
+        """Refused: there is no other node for later jobs."""
+        raise LaunchError(
+            f"node {node!r} cannot be taken out of service ({reason}): the local launcher has one "
+            "machine only; repair it, or use a cluster's launcher"
+        )
+
+    def _wait_for_end(self, handle: JobHandle, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not self.poll(handle).state.final:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_POLL_INTERVAL_S)
+        return True
+
+
+def _check(spec: JobSpec) -> None:
+    """Refuse what one machine cannot run."""
+    node = os.uname().nodename
+    if spec.nodes != 1:
+        raise LaunchError(f"job {spec.key!r} wants {spec.nodes} nodes; the local launcher has 1")
+    if node in spec.exclude_nodes:
+        raise LaunchError(f"job {spec.key!r} excludes {node!r}, the local launcher's only node")
+    if not spec.argv or not all(spec.argv[:1]):
+        raise LaunchError(f"job {spec.key!r} names no program: argv must not be empty")
+    if spec.processes_per_node < 1:
+        raise LaunchError(
+            f"job {spec.key!r} wants {spec.processes_per_node} processes; at least 1 is right"
+        )
+    texts = [spec.key, spec.name, *spec.argv, *spec.environment, *spec.environment.values()]
+    if any("\0" in text for text in texts):
+        raise LaunchError(f"job {spec.key!r} has a NUL character in an argument or variable")
+
+
+def _start(spec: JobSpec, files: JobFiles) -> JobRecord:
+    """Have a supervisor start the job; returns what it (or one that was faster) recorded."""
+    try:
+        files.job_dir.mkdir(parents=True, exist_ok=True)
+        with open(files.log, "ab") as log:
+            log_start = log.tell()
+            process = subprocess.run(
+                _supervisor_command(spec, files),
+                env=_environment(spec),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                timeout=_SUBMIT_TIMEOUT_S,
+                check=False,
+            )
+    except subprocess.TimeoutExpired:
+        outcome = f"did not start within {_SUBMIT_TIMEOUT_S:g} s"
+    except (OSError, ValueError) as error:
+        raise LaunchError(f"job {spec.key!r} cannot be started: {error}") from error
+    else:
+        outcome = f"ended with {process.returncode}"
+    record = read_record(files)
+    if record is None:
+        output = _tail(files.log, log_start)
+        raise LaunchError(f"job {spec.key!r} was not started: its supervisor {outcome}: {output}")
+    return record
+
+
+def _supervisor_command(spec: JobSpec, files: JobFiles) -> list[str]:
+    command = [sys.executable, "-P", "-m", "infra.launch.supervisor"]
+    command += [f"--job-dir={files.job_dir}", f"--key={spec.key}", f"--name={spec.name}"]
+    if spec.time_limit_s is not None:
+        command.append(f"--time-limit-s={spec.time_limit_s}")
+    if spec.low_priority:
+        command.append("--low-priority")
+    argv = spec.argv
+    if spec.distributed:
+        argv = torchrun.single_node_command(spec, log_dir=files.job_dir / "torchrun")
+    return [*command, "--", *argv]
+
+
+def _environment(spec: JobSpec) -> dict[str, str]:
+    defaults = torchrun.ENVIRONMENT_DEFAULTS if spec.distributed else {}
+    return {**defaults, **os.environ, **spec.environment}
+
+
+def _tail(path: Path, start: int) -> str:
+    with open(path, "rb") as file:
+        file.seek(start)
+        return file.read()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
+
+
+def _read(handle: JobHandle) -> JobRecord:
+    record = read_record(JobFiles(handle.job_dir))
+    if record is None:
+        raise LaunchError(f"there is no job in {handle.job_dir}: its job.json is missing")
+    if record.job_id != handle.job_id:
+        raise LaunchError(
+            f"{handle.job_dir} holds job {record.job_id}, submitted later than {handle.job_id}"
+        )
+    return record
+
+
+def _settle(files: JobFiles, record: JobRecord) -> JobRecord:
+    """Record the end of a job whose supervisor has died, after ending what is left of it."""
+    with file_lock(files.lock, blocking=False) as locked:
+        current = read_record(files) or record
+        if not locked or current.state.final:
+            # Locked: another poller does the same now, or the supervisor lives after all (the
+            # system clock was set, and creation times with it).
+            return current
+        left = end_processes(
+            lambda: live_processes_of_job(record.job_id), grace_s=0.0, limit_s=_KILL_TIMEOUT_S
+        )
+        if left:
+            pids = ", ".join(str(process.pid) for process in left)
+            raise LaunchError(f"job {record.key!r} has processes that cannot be killed: {pids}")
+        cancelled = read_cancel_grace_s(files) is not None
+        settled = dataclasses.replace(
+            current,
+            state=JobState.CANCELLED if cancelled else JobState.NODE_FAIL,
+            ended_at=time.time(),
+            reason=f"supervisor (pid {record.pid}) is gone without a record of the job's end",
+        )
+        write_record(files, settled)
+        return settled
+
+
+def _signal_supervisor(record: JobRecord, number: signal.Signals) -> None:
+    """Only speeds it up: the supervisor also looks for the request by itself."""
+    process = find_process(record.pid, record.create_time)
+    if process is not None:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            return

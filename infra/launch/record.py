@@ -1,0 +1,117 @@
+"""A local job's files in its job_dir, and the record in job.json.
+
+    job.lock      locked by the job's supervisor as long as it lives
+    job.json      who runs it and how it stands; written whole, first before the program starts
+    cancel.json   a request to end the job; stays as the mark that it was made
+    launcher.log  output of the supervisor and of the program
+
+The environment is not recorded: it may hold secrets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from configs.errors import LaunchError
+from configs.files import write_json
+from infra.launch.base import JobHandle, JobState, JobStatus
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """Names in one job_dir."""
+
+    job_dir: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.job_dir / "job.lock"
+
+    @property
+    def record(self) -> Path:
+        return self.job_dir / "job.json"
+
+    @property
+    def cancel(self) -> Path:
+        return self.job_dir / "cancel.json"
+
+    @property
+    def log(self) -> Path:
+        return self.job_dir / "launcher.log"
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """Content of job.json. A job without it was never started."""
+
+    key: str
+    job_id: str
+    """Unique for the submission; also in the environment of the job's processes."""
+    name: str
+    argv: tuple[str, ...]
+    node: str
+    pid: int
+    """The supervisor's."""
+    create_time: float
+    """When the process `pid` was created: another process with this number has another time."""
+    started_at: float
+    state: JobState = JobState.RUNNING
+    exit_code: int | None = None
+    signal: int | None = None
+    ended_at: float | None = None
+    reason: str = ""
+
+    def handle(self, job_dir: Path) -> JobHandle:
+        """How the launcher's callers hold this job."""
+        return JobHandle(self.key, self.job_id, job_dir, self.started_at)
+
+    def status(self) -> JobStatus:
+        """What the launcher's callers see of this job."""
+        return JobStatus(
+            state=self.state,
+            exit_code=self.exit_code,
+            signal=self.signal,
+            started_at=self.started_at,
+            ended_at=self.ended_at,
+            nodes=(self.node,),
+            reason=self.reason,
+        )
+
+
+def write_record(files: JobFiles, record: JobRecord) -> None:
+    """Write job.json durably."""
+    write_json(files.record, dataclasses.asdict(record))
+
+
+def read_record(files: JobFiles) -> JobRecord | None:
+    """Read job.json; None when there is none."""
+    try:
+        text = files.record.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise LaunchError(f"{files.record} cannot be read: {error}") from error
+    try:
+        return _parse(json.loads(text))
+    except (ValueError, TypeError, KeyError) as error:
+        raise LaunchError(f"{files.record} is not a job's record: {error}") from error
+
+
+def _parse(value: dict[str, Any]) -> JobRecord:
+    known = {f.name for f in dataclasses.fields(JobRecord)}
+    fields = {name: content for name, content in value.items() if name in known}
+    fields["argv"] = tuple(fields["argv"])
+    fields["state"] = JobState(fields["state"])
+    return JobRecord(**fields)
+
+
+def read_cancel_grace_s(files: JobFiles) -> float | None:
+    """The grace period of a request to end the job; None when there is no request."""
+    try:
+        return float(json.loads(files.cancel.read_bytes())["grace_s"])
+    except FileNotFoundError:
+        return None
