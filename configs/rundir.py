@@ -147,6 +147,11 @@ class EvaluationDir:
         return self.path / "model"
 
     @property
+    def config_path(self) -> Path:
+        """The EvaluateConfig of this evaluation, as JSON."""
+        return self.path / "config.json"
+
+    @property
     def tasks_dir(self) -> Path:
         """The lm-eval YAML files as they are run."""
         return self.path / "tasks"

@@ -182,6 +182,8 @@ class EvaluateConfig(Section):
     """Documents per task; None: all."""
     batch_size: PositiveInt = 1
     """1 gives scores that do not depend on how requests are batched."""
+    bootstrap_iterations: NonNegativeInt = 100_000
+    """Resamples for standard errors without a closed form, like perplexity's; 0: no standard errors."""
     every_nth: PositiveInt = 1
     """Evaluate every Nth committed checkpoint; the last one always."""
     timeout_s: PositiveFloat = 3600.0
