@@ -25,8 +25,8 @@ def notices(before: Snapshot, after: Snapshot) -> list[Notice]:
     """What happened between two snapshots, in order of time."""
     found = [
         *_prepared(before, after),
-        *_attempts(before, after),
         *_checkpoints(before, after),
+        *_attempts(before, after),
         *_evaluations(before, after),
     ]
     return sorted(found, key=lambda notice: notice.time)
@@ -58,7 +58,7 @@ def progress_line(snapshot: Snapshot) -> str:
     if snapshot.tokens_per_s is not None:
         parts.append(f"{words.compact(snapshot.tokens_per_s)} tokens/s")
     if snapshot.time_left_s:
-        parts.append(f"{words.duration(snapshot.time_left_s)} left")
+        parts.append(f"{words.age(snapshot.time_left_s)} left")
     return "  ".join(parts)
 
 
@@ -94,7 +94,6 @@ def _prepared(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         f"({words.plural(manifest.documents_duplicate, 'duplicate')} and "
         f"{manifest.documents_empty:,} empty dropped): {words.compact(tokens)} tokens, "
         f"vocabulary {manifest.vocab_size:,}, {words.duration(manifest.duration_s)}",
-        "green",
     )
 
 
@@ -171,7 +170,6 @@ def _checkpoints(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
             checkpoint.committed_at,
             f"checkpoint of step {checkpoint.step:,} committed "
             f"({words.size(checkpoint.size_bytes)}, {words.duration(checkpoint.duration_s)})",
-            "green",
         )
     for save in after.failed_saves[len(before.failed_saves) :]:
         text = f"checkpoint of step {save.step:,} could not be saved: {words.clean(save.error)}"
@@ -184,7 +182,7 @@ def _evaluations(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         old = known.get(new.step, EvaluationView(new.step, ""))
         if new.scores and not old.scores:
             ended_at = new.scores.ended_at or after.time
-            scores = one_line(s for s in new.scores.scores)
+            scores = one_line(new.scores.scores)
             yield Notice(ended_at, f"evaluation of step {new.step:,}: {scores}", "green")
         elif new.failure and new.failure != old.failure:
             failure = new.failure

@@ -15,23 +15,28 @@ from flows.show.scores import one_line
 from flows.show.state import Snapshot
 
 _GAP = "   "
+_FRAME_WIDTH = 16
+"""Border, labels and the gaps around them."""
+_BAR_WIDTH = 40
+_SHORTEST_BAR_WIDTH = 10
 _SILENCE_S = 20.0
 
 
 def panel(snapshot: Snapshot, name: str, width: int) -> RenderableType:
-    """At most six lines, whatever the run does."""
+    """At most seven lines, whatever the run does; each fits `width`."""
+    room = width - _FRAME_WIDTH
     lines = Table.grid(padding=(0, 2), expand=True)
     lines.add_column(style="dim", no_wrap=True)
     lines.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
-    lines.add_row(snapshot.stage, _headline(snapshot, width))
+    lines.add_row(snapshot.stage, _headline(snapshot, room))
     if snapshot.step or snapshot.stage == "pretrain":
         lines.add_row("training", _training(snapshot))
         lines.add_row("checkpoint", _checkpoint(snapshot))
     if snapshot.restarts:
         lines.add_row("restarts", _restarts(snapshot))
     if snapshot.evaluations:
-        lines.add_row("evaluation", _evaluation(snapshot))
-    title = Text(f" {words.clean(name, 40)} ", style="bold")
+        lines.add_row("evaluation", _evaluation(snapshot, room))
+    title = Text(words.clean(name, 40), style="bold")
     return Panel(lines, title=title, title_align="left", box=box.ROUNDED, border_style="dim")
 
 
@@ -43,7 +48,7 @@ def activity(snapshot: Snapshot) -> Text | None:
     if attempt is None:
         return Text("starting the training job")
     if attempt.ended and attempt.action is None:
-        return Text(f"attempt {attempt.number} ended: looking for the cause", style="yellow")
+        return Text(f"attempt {attempt.number} ended: looking for the cause", "yellow")
     if attempt.ended:
         return Text("restarting", style="yellow")
     if attempt.last_step is None:
@@ -55,25 +60,32 @@ def activity(snapshot: Snapshot) -> Text | None:
     return None
 
 
-def _headline(snapshot: Snapshot, width: int) -> RenderableType:
+def _headline(snapshot: Snapshot, room: int) -> RenderableType:
     if snapshot.stage == "prepare":
         return Text("reading, cleaning and tokenizing the text")
     total = snapshot.total_steps
-    counts = f"{snapshot.step:,}/{total:,} steps" if total else f"{snapshot.step:,} steps"
-    line = Table.grid(padding=(0, 2))
-    if total:
-        share = f"{100 * snapshot.step // total}%"
-        bar = ProgressBar(
-            total=total,
-            completed=snapshot.step,
-            width=max(10, min(40, width - 62)),
-            complete_style="cyan",
-            finished_style="green",
-        )
-        line.add_row(bar, counts, share, _time_left(snapshot))
-    else:
-        line.add_row(counts, _time_left(snapshot))
+    steps = f"{snapshot.step:,}/{total:,} steps" if total else f"{snapshot.step:,} steps"
+    text = Text(steps + (f"{_GAP}{100 * snapshot.step // total}%" if total else ""))
+    state = _time_left(snapshot)
+    if state:
+        text = Text.assemble(text, _GAP, state)
+    bar_width = min(room - text.cell_len - len(_GAP), _BAR_WIDTH)
+    if not total or bar_width < _SHORTEST_BAR_WIDTH:
+        return text
+    line = Table.grid(padding=(0, len(_GAP), 0, 0))
+    line.add_row(_bar(snapshot.step, total, bar_width), text)
     return line
+
+
+def _bar(step: int, total: int, width: int) -> ProgressBar:
+    return ProgressBar(
+        total=total,
+        completed=step,
+        width=width,
+        style="bright_black",
+        complete_style="cyan",
+        finished_style="green",
+    )
 
 
 def _time_left(snapshot: Snapshot) -> Text:
@@ -81,7 +93,7 @@ def _time_left(snapshot: Snapshot) -> Text:
     if waiting is not None:
         return waiting
     if snapshot.stage == "pretrain" and snapshot.time_left_s:
-        return Text(f"{words.duration(snapshot.time_left_s)} left")
+        return Text(f"{words.age(snapshot.time_left_s)} left")
     return Text()
 
 
@@ -93,7 +105,7 @@ def _training(snapshot: Snapshot) -> Text:
     if snapshot.tokens_per_s is not None:
         text.append(f"{_GAP}{words.compact(snapshot.tokens_per_s)} tokens/s")
     if snapshot.step_time_s is not None:
-        text.append(f"{_GAP}{words.duration(snapshot.step_time_s)} a step")
+        text.append(f"{_GAP}{words.step_time(snapshot.step_time_s)} a step")
     return text
 
 
@@ -122,13 +134,15 @@ def _restarts(snapshot: Snapshot) -> Text:
     return text
 
 
-def _evaluation(snapshot: Snapshot) -> Text:
+def _evaluation(snapshot: Snapshot, room: int) -> Text:
     text = Text(f"{len(snapshot.scores)} of {len(snapshot.evaluations)} scored")
-    for live in snapshot.live_evaluations[:2]:
-        text.append(f"{_GAP}step {live.step:,}: {live.stage}")
     if snapshot.evaluation_failures:
         text.append(f"{_GAP}{len(snapshot.evaluation_failures)} failed", style="yellow")
+    for live in snapshot.live_evaluations[:2]:
+        text.append(f"{_GAP}step {live.step:,}: {live.stage}")
     if snapshot.scores:
         latest = snapshot.scores[-1]
-        text.append(f"{_GAP}step {latest.step:,}: {one_line(latest.scores, limit=2)}", style="dim")
+        scores = f"{_GAP}step {latest.step:,}: {one_line(latest.scores, limit=1)}"
+        if text.cell_len + len(scores) <= room:
+            text.append(scores)
     return text

@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from configs.records import Goodput
+from configs.records import EvaluationFailure, Goodput
 from configs.rundir import RunDir, read_record
 from flows.show import words
 from flows.show.notices import progress_line
 from flows.show.panel import activity
-from flows.show.scores import ScoreRow, print_scores
+from flows.show.scores import ScoreRow, print_scores, print_tight
 from flows.show.state import RunView, Snapshot
 from flows.show.summary import (
     AttemptSummary,
@@ -58,7 +58,8 @@ def print_report(summary: RunSummary, console: Console) -> None:
         _print_failure(summary, console)
     rows = _rows(summary.checkpoints, summary.evaluations, _failure_notes(summary))
     _print_checkpoints(rows, console)
-    _print_restarts(summary.attempts, console)
+    told = summary.failure.attempt if summary.failure else None
+    _print_restarts([a for a in summary.attempts if a.number != told], console)
     if summary.goodput:
         _print_goodput(summary.goodput, console)
     _print_where_to_look(summary, console)
@@ -74,9 +75,9 @@ def print_status(
         print_report(summary, console)
         return
     _print_state(run, snapshot, console, live=live)
-    notes = {f.step: f"failed in {f.stage}" for f in snapshot.evaluation_failures}
+    notes = {f.step: _failure_note(f) for f in snapshot.evaluation_failures}
     word = "unfinished" if live is False else "running"
-    notes |= {e.step: f"{word}: {e.stage}" for e in snapshot.live_evaluations}
+    notes |= {e.step: f"{word} ({e.stage})" for e in snapshot.live_evaluations}
     rows = _rows(summarize_checkpoints(snapshot), summarize_scores(snapshot), notes)
     _print_checkpoints(rows, console)
     attempts = summarize_attempts(snapshot)
@@ -84,9 +85,8 @@ def print_status(
     if goodput:
         _print_goodput(goodput, console)
     _section("where to look", console)
-    _print_facts(
-        [("run directory", words.short_path(run.path)), *_logs(run.path, attempts)], console
-    )
+    places = [("run directory", words.short_path(run.path)), *_logs(run.path, attempts)]
+    _print_places(places, console)
 
 
 def _current_summary(run: RunDir, snapshot: Snapshot) -> RunSummary | None:
@@ -107,32 +107,29 @@ def _current_summary(run: RunDir, snapshot: Snapshot) -> RunSummary | None:
 
 def _print_header(summary: RunSummary, console: Console) -> None:
     done = summary.status == "completed"
-    line = Text()
-    line.append(Path(summary.run_dir).name, style="bold")
-    line.append(" " + summary.status, style="bold green" if done else "bold red")
     parts = [words.plural(summary.final_step, "step")]
     if summary.final_loss is not None:
         parts.append(f"loss {words.loss(summary.final_loss)}")
     if summary.goodput:
-        parts.append(f"{words.duration(summary.goodput.wall_s)} of training")
+        parts.append(f"{words.duration(summary.goodput.wall_s)} wall time")
     restarts = len(summary.attempts) - 1
     if restarts > 0:
         parts.append(words.plural(restarts, "restart"))
-    line.append(": " + ", ".join(parts))
+    name = words.clean(Path(summary.run_dir).name, 60)
+    status = (summary.status, "bold green" if done else "bold red")
     console.print()
-    console.print(line)
+    console.print(Text.assemble((name, "bold"), " ", status, ": ", ", ".join(parts)))
 
 
 def _print_state(run: RunDir, snapshot: Snapshot, console: Console, *, live: bool | None) -> None:
-    line = Text(run.path.name, style="bold")
-    line.append(f" {snapshot.stage}", style="bold cyan")
+    working = Text()
     if live is not None:
-        working = (
-            "a flow is at work" if live else "no flow is at work: start the run again to go on"
-        )
-        line.append(f": {working}", style="" if live else "yellow")
+        state = "at work" if live else "not at work; start it again and it goes on"
+        working = Text(f": {state}", "" if live else "yellow")
     console.print()
-    console.print(line)
+    console.print(
+        Text.assemble((words.clean(run.path.name, 60), "bold"), f" in {snapshot.stage}", working)
+    )
     console.print(Text(progress_line(snapshot) if snapshot.step else "no step yet"))
     waiting = activity(snapshot) if live is not False else None
     if waiting:
@@ -159,6 +156,9 @@ def _print_failure(summary: RunSummary, console: Console) -> None:
             facts.append(("log says", words.clean(verdict.root_cause_text, 400)))
         if verdict.mitigation:
             facts.append(("what to do", words.clean(verdict.mitigation, 400)))
+    if summary.checkpoints:
+        step = summary.checkpoints[-1].step
+        facts.append(("to go on", f"start the run again: it continues from step {step:,}"))
     _section("failure", console, style="bold red")
     _print_facts(facts, console)
 
@@ -180,7 +180,11 @@ def _rows(
 
 
 def _failure_notes(summary: RunSummary) -> dict[int, str]:
-    return {f.step: f"failed in {words.clean(f.stage, 20)}" for f in summary.evaluation_failures}
+    return {f.step: _failure_note(f) for f in summary.evaluation_failures}
+
+
+def _failure_note(failure: EvaluationFailure) -> str:
+    return f"failed in {words.clean(failure.stage, 20)}: {words.clean(failure.reason)}"
 
 
 def _print_checkpoints(rows: Sequence[ScoreRow], console: Console) -> None:
@@ -208,7 +212,7 @@ def _print_restarts(attempts: Sequence[AttemptSummary], console: Console) -> Non
         if attempt.root_cause_text:
             grid.add_row("", _quote(attempt))
         grid.add_row("", Text(_consequence(attempt, following)))
-    console.print(grid)
+    print_tight(grid, console)
 
 
 def _cause(attempt: AttemptSummary) -> Text:
@@ -222,19 +226,19 @@ def _cause(attempt: AttemptSummary) -> Text:
         plain += f", after step {attempt.last_step:,}"
     if attempt.how:
         plain += f": {attempt.how}"
-    return text.append(Text(plain))
+    return Text.assemble(text, plain)
 
 
 def _quote(attempt: AttemptSummary) -> Text:
     place = attempt.root_cause_file or ""
     if attempt.root_cause_line is not None:
         place += f":{attempt.root_cause_line}"
-    text = Text(f"{place}  " if place else "", style="dim")
-    return text.append(Text(f'"{words.clean(attempt.root_cause_text, 240)}"', style="not dim"))
+    quote = f'"{words.clean(attempt.root_cause_text, 240)}"'
+    return Text.assemble((f"{place}  " if place else "", "dim"), quote)
 
 
 def _consequence(attempt: AttemptSummary, following: AttemptSummary | None) -> str:
-    reason = words.clean(attempt.reason)
+    reason = words.clean(attempt.reason).rstrip(".")
     if attempt.stop or (following is None and attempt.action is None):
         return f"stopped: {reason}" if reason else "stopped"
     action = words.ACTION_WORDS[attempt.action] if attempt.action else "started again"
@@ -264,19 +268,19 @@ def _print_goodput(goodput: Goodput, console: Console) -> None:
     grid.add_column(justify="right")
     for label, seconds in parts:
         grid.add_row(label, words.percent(seconds, goodput.wall_s), f"{seconds:,.1f} s")
-    console.print(grid)
+    print_tight(grid, console)
 
 
 def _print_where_to_look(summary: RunSummary, console: Console) -> None:
     run_dir = Path(summary.run_dir)
-    facts = [("run directory", words.short_path(run_dir))]
+    places = [("run directory", words.short_path(run_dir))]
     if summary.mlflow_run_id:
-        facts.append(("MLflow run", f"{summary.mlflow_run_id}  (overland ui)"))
+        places.append(("MLflow run", f"{summary.mlflow_run_id}  (overland ui)"))
     if summary.tracking_uri:
-        facts.append(("MLflow at", words.clean(summary.tracking_uri)))
-    facts += _logs(run_dir, summary.attempts)
+        places.append(("MLflow at", words.clean(summary.tracking_uri)))
+    places += _logs(run_dir, summary.attempts)
     _section("where to look", console)
-    _print_facts(facts, console)
+    _print_places(places, console)
 
 
 def _logs(run_dir: Path, attempts: Sequence[AttemptSummary]) -> list[tuple[str, str]]:
@@ -293,17 +297,21 @@ def _logs(run_dir: Path, attempts: Sequence[AttemptSummary]) -> list[tuple[str, 
 
 def _section(title: str, console: Console, more: str = "", style: str = "bold") -> None:
     console.print()
-    line = Text(title, style=style)
-    if more:
-        line.append(Text(f"  {more}", style="not bold"))
-    console.print(line)
+    console.print(Text.assemble((title, style), f"  {more}" if more else ""))
 
 
 def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
     grid = _grid()
     for label, value in facts:
-        grid.add_row(Text(label, "dim"), Text(value, overflow="fold"))
-    console.print(grid)
+        grid.add_row(Text(label, "dim"), Text(value))
+    print_tight(grid, console)
+
+
+def _print_places(places: Sequence[tuple[str, str]], console: Console) -> None:
+    """One line each whatever the width, so that a path can be copied."""
+    width = max(len(label) for label, _ in places) + 2
+    for label, place in places:
+        console.print(Text.assemble((label.ljust(width), "dim"), place), soft_wrap=True)
 
 
 def _grid() -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -26,6 +26,7 @@ _MAIN_METRICS = (
 _LOWER_IS_BETTER = ("perplexity", "bits_per_byte", "loss", "brier", "ter", "wer", "cer", "mse")
 _NAME_WIDTH = 13
 _MAX_ROWS = 16
+_MAX_NOTES = 5
 
 
 class ScoreLike(Protocol):
@@ -121,10 +122,12 @@ def print_scores(rows: Sequence[ScoreRow], console: Console) -> None:
     """Print the table, as several below each other where one does not fit the width."""
     columns = _columns(rows)
     shown, hidden = _rows_to_show(rows, columns)
-    wide = [_table(shown, columns, stderr=True)]
-    fits = console.measure(wide[0]).minimum <= console.width
-    for table in wide if fits else _narrow_tables(shown, columns, console):
-        console.print(table)
+    wide = _table(shown, columns, stderr=True)
+    fits = _width(wide, console) <= console.width
+    for number, table in enumerate([wide] if fits else _narrow_tables(shown, columns, console)):
+        if number:
+            console.print()
+        print_tight(table, console)
     notes = []
     if any(column.best is not None for column in columns):
         notes.append("* best of its column")
@@ -133,7 +136,17 @@ def print_scores(rows: Sequence[ScoreRow], console: Console) -> None:
     if hidden:
         notes.append(f"{words.plural(hidden, 'more checkpoint')} in summary.json")
     if notes:
-        console.print(Text("   ".join(["", *notes]).rstrip()[1:], style="dim"))
+        console.print(Text("   ".join(notes), style="dim"))
+    for row in [row for row in rows if row.note][-_MAX_NOTES:]:
+        console.print(Text(f"step {row.step:,}: evaluation {row.note}", style="yellow"))
+
+
+def print_tight(renderable: RenderableType, console: Console) -> None:
+    """Print without the spaces that fill each line up."""
+    for segments in console.render_lines(renderable, pad=False):
+        line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
+        line.rstrip()
+        console.print(line, soft_wrap=True)
 
 
 def _rank(score: ScoreLike) -> int:
@@ -165,26 +178,33 @@ def _narrow_tables(
 ) -> list[Table]:
     groups: list[list[_Column]] = [[]]
     for column in columns:
-        table = _table(rows, [*groups[-1], column], stderr=False)
-        if groups[-1] and console.measure(table).minimum > console.width:
+        table = _table(rows, [*groups[-1], column], stderr=False, whole=len(groups) == 1)
+        if groups[-1] and _width(table, console) > console.width:
             groups.append([])
         groups[-1].append(column)
-    return [_table(rows, group, stderr=False) for group in groups]
+    return [_table(rows, g, stderr=False, whole=g is groups[0]) for g in groups]
 
 
-def _table(rows: Sequence[ScoreRow], columns: Sequence[_Column], *, stderr: bool) -> Table:
+def _width(table: Table, console: Console) -> int:
+    return console.measure(table, options=console.options.update(max_width=10_000)).maximum
+
+
+def _table(
+    rows: Sequence[ScoreRow], columns: Sequence[_Column], *, stderr: bool, whole: bool = True
+) -> Table:
+    """`whole`: with what is said once for each checkpoint, its size."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column("step", justify="right", vertical="bottom", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
+    if whole:
+        table.add_column("size", justify="right", vertical="bottom", no_wrap=True)
     for column in columns:
         table.add_column(_padded_header(column), justify="right", no_wrap=True)
-    with_note = any(row.note for row in rows)
-    if with_note:
-        table.add_column("evaluation", no_wrap=True)
     for row in rows:
-        size = "-" if row.size_bytes is None else words.size(row.size_bytes)
-        cells = [_styled(column.cell(row.step, stderr=stderr)) for column in columns]
-        table.add_row(str(row.step), size, *cells, *([row.note] if with_note else []))
+        cells: list[str | Text] = [str(row.step)]
+        if whole:
+            cells.append("-" if row.size_bytes is None else words.size(row.size_bytes))
+        cells += [_styled(column.cell(row.step, stderr=stderr)) for column in columns]
+        table.add_row(*cells)
     return table
 
 

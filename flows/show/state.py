@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import yaml
-from pydantic import ValidationError
-
+from configs.errors import ConfigError
+from configs.load import load_config
 from configs.records import (
     CheckpointEvent,
     DataManifest,
@@ -221,9 +220,8 @@ class RunView:
             mtime_ns = self._run.config_path.stat().st_mtime_ns
             if mtime_ns != self._config_mtime_ns:
                 self._config_mtime_ns = mtime_ns
-                text = self._run.config_path.read_text(encoding="utf-8")
-                self._config = RunConfig.model_validate(yaml.safe_load(text))
-        except (FileNotFoundError, ValidationError, yaml.YAMLError):
+                self._config = load_config(self._run.config_path)
+        except (FileNotFoundError, ConfigError):
             self._config = None
 
     def _read_attempts(self) -> None:

@@ -49,6 +49,11 @@ def age(seconds: float) -> str:
     return f"{max(int(seconds), 0)} s" if seconds < 60 else duration(seconds)
 
 
+def step_time(seconds: float) -> str:
+    """`0.412 s`, `12.3 s`: three significant digits."""
+    return f"{seconds:.3g} s"
+
+
 def size(size_bytes: int) -> str:
     """`43.1 MB`: decimal units."""
     if size_bytes < 1000:
