@@ -1,0 +1,321 @@
+"""Checks of a config that concern several sections at once. Each sentence says what would fit.
+
+`check_config` looks at the config alone (and at whether folders named in it exist); it starts nothing,
+imports nothing, and needs no GPU. What needs the corpus or the tokenizer is checked when they are read.
+"""
+
+from __future__ import annotations
+
+import builtins
+import math
+import signal
+from collections.abc import Iterator
+from difflib import get_close_matches
+
+from configs.errors import ConfigError
+from configs.memory import GIB, VOCAB_MULTIPLE, MemoryEstimate, estimate_memory
+from configs.schema import FaultConfig, ParallelConfig, RunConfig
+
+_USABLE_MEMORY = 0.92
+"""Share of a GPU's memory left by the CUDA context, NCCL's buffers and fragmentation."""
+
+
+def check_config(config: RunConfig) -> None:
+    """Raise ConfigError with all that does not fit together, a line each."""
+    problems = [
+        *_check_data(config),
+        *_check_model(config),
+        *_check_parallel(config),
+        *_check_batch(config),
+        *_check_schedule(config),
+        *_check_faults(config),
+        *_check_evaluate(config),
+    ]
+    problems = problems or [*_check_memory(config)]  # which divides by what was just checked
+    if problems:
+        raise ConfigError("\n".join(problems))
+
+
+def check_launchable(config: RunConfig) -> None:
+    """Raise ConfigError when the configured launcher cannot start the configured processes."""
+    launcher = config.launcher
+    if launcher.kind == "local" and launcher.nodes > 1:
+        raise ConfigError(
+            f"launcher.nodes is {launcher.nodes}, but the local launcher runs on this machine alone: "
+            f"set launcher.nodes=1 and parallel sizes for {launcher.processes_per_node} processes"
+        )
+
+
+# --- one section's neighbourhood each -------------------------------------------------------------
+
+
+def _check_data(config: RunConfig) -> Iterator[str]:
+    data = config.data
+    if not data.paths and not data.packages:
+        yield (
+            "data.paths is empty: give files, folders or globs of .txt, .jsonl[.gz|.zst] or .parquet, "
+            "like data.paths=[corpus/*.jsonl]"
+        )
+    path = data.tokenizer.path
+    if path is not None and not path.exists():
+        yield f"data.tokenizer.path: {path} does not exist: give a tokenizer.json or a folder with one"
+
+
+def _check_model(config: RunConfig) -> Iterator[str]:
+    model = config.model
+    hidden, heads, groups = model.hidden_size, model.num_attention_heads, model.num_query_groups
+    if hidden % heads:
+        yield (
+            f"model.num_attention_heads ({heads}) must divide model.hidden_size ({hidden}): "
+            f"{_near_divisors(hidden, heads)} would"
+        )
+    elif hidden // heads % 2:
+        yield (
+            f"model.hidden_size / model.num_attention_heads is {hidden // heads}, but rotary "
+            f"embeddings need an even number: a hidden size of {_even_head_size(hidden, heads)} would do"
+        )
+    if heads % groups:
+        yield (
+            f"model.num_query_groups ({groups}) must divide model.num_attention_heads ({heads}): "
+            f"{_near_divisors(heads, groups)} would"
+        )
+
+
+def _check_parallel(config: RunConfig) -> Iterator[str]:
+    parallel, model, launcher = config.parallel, config.model, config.launcher
+    processes = launcher.nodes * launcher.processes_per_node
+    if parallel.world_size != processes:
+        yield (
+            f"parallel: tensor {parallel.tensor} x pipeline {parallel.pipeline} x data "
+            f"{parallel.data} = {parallel.world_size} processes, but launcher.nodes {launcher.nodes} "
+            f"x launcher.processes_per_node {launcher.processes_per_node} = {processes}: "
+            f"{_fitting_layout(parallel, processes)}"
+        )
+    split = {
+        "model.num_attention_heads": model.num_attention_heads,
+        "model.num_query_groups": model.num_query_groups,
+        "model.ffn_hidden_size": model.ffn_hidden_size,
+        "the vocabulary's padding": VOCAB_MULTIPLE,
+    }
+    uneven = [f"{name} ({size})" for name, size in split.items() if size % parallel.tensor]
+    if uneven:
+        yield (
+            f"parallel.tensor ({parallel.tensor}) must divide {' and '.join(uneven)}: "
+            f"{_near_divisors(math.gcd(*split.values()), parallel.tensor)} would"
+        )
+    if model.num_layers % parallel.pipeline:
+        yield (
+            f"parallel.pipeline ({parallel.pipeline}) must divide model.num_layers "
+            f"({model.num_layers}): {_near_divisors(model.num_layers, parallel.pipeline)} would"
+        )
+    yield from _check_sequence_and_recompute(config)
+
+
+def _check_sequence_and_recompute(config: RunConfig) -> Iterator[str]:
+    parallel, model = config.parallel, config.model
+    if parallel.sequence and parallel.tensor == 1:
+        yield "parallel.sequence needs parallel.tensor of 2 or more: set parallel.sequence=false"
+    if parallel.sequence and model.sequence_length % parallel.tensor:
+        fitting = _round_up(model.sequence_length, parallel.tensor)
+        yield (
+            f"parallel.sequence splits model.sequence_length ({model.sequence_length}) over "
+            f"parallel.tensor ({parallel.tensor}): {fitting} tokens would fit"
+        )
+    layers = model.num_layers // parallel.pipeline
+    if parallel.recompute_layers > layers > 0:
+        yield (
+            f"parallel.recompute_layers ({parallel.recompute_layers}) is more than the {layers} "
+            f"layers of a pipeline stage: {layers} recomputes all of them"
+        )
+
+
+def _check_batch(config: RunConfig) -> Iterator[str]:
+    train, data = config.train, config.parallel.data
+    at_once = train.micro_batch_size * data
+    if train.global_batch_size % at_once:
+        below = train.global_batch_size // at_once * at_once
+        fitting = f"{below} or {below + at_once}" if below else str(at_once)
+        yield (
+            f"train.global_batch_size ({train.global_batch_size}) must be a multiple of "
+            f"train.micro_batch_size ({train.micro_batch_size}) x parallel.data ({data}) = "
+            f"{at_once}: {fitting} would fit"
+        )
+
+
+def _check_schedule(config: RunConfig) -> Iterator[str]:
+    train, interval = config.train, config.checkpoint.interval_steps
+    if train.warmup_steps >= train.steps:
+        yield (
+            f"train.warmup_steps ({train.warmup_steps}) must be less than train.steps "
+            f"({train.steps}): {train.steps // 10} would fit"
+        )
+    if train.min_learning_rate > train.learning_rate:
+        yield (
+            f"train.min_learning_rate ({train.min_learning_rate:g}) must be at most "
+            f"train.learning_rate ({train.learning_rate:g}): {train.learning_rate / 10:g} would fit"
+        )
+    if interval > train.steps:
+        yield (
+            f"checkpoint.interval_steps ({interval}) is more than train.steps ({train.steps}), so a "
+            f"failure would lose everything: {max(1, train.steps // 4)} would fit"
+        )
+
+
+def _check_evaluate(config: RunConfig) -> Iterator[str]:
+    evaluate = config.evaluate
+    if evaluate.enabled and not evaluate.tasks:
+        yield "evaluate.tasks is empty: name at least one task, or set evaluate.enabled=false"
+    for task in sorted({t for t in evaluate.tasks if evaluate.tasks.count(t) > 1}):
+        yield f"evaluate.tasks names {task} twice: once is enough"
+    for folder in evaluate.task_dirs:
+        if not folder.is_dir():
+            yield f"evaluate.task_dirs: {folder} is no folder: give folders of lm-eval YAML tasks"
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+
+def _check_faults(config: RunConfig) -> Iterator[str]:
+    for index, fault in enumerate(config.faults):
+        for problem in _check_fault(config, fault):
+            yield f"faults[{index}].{problem}"
+
+
+def _check_fault(config: RunConfig, fault: FaultConfig) -> Iterator[str]:
+    world_size, steps = config.parallel.world_size, config.train.steps
+    if fault.rank >= world_size:
+        yield f"rank ({fault.rank}) must be less than the {world_size} processes: 0 to {world_size - 1}"
+    if fault.step > steps:
+        yield f"step ({fault.step}) is after the last step, train.steps ({steps}): it would never strike"
+    attempts = config.recovery.max_restarts + 1
+    if fault.attempt > attempts:
+        yield (
+            f"attempt ({fault.attempt}) can never come: recovery.max_restarts "
+            f"({config.recovery.max_restarts}) allows {attempts} attempts"
+        )
+    if fault.kind == "kill":
+        yield from _check_signal(fault.signal)
+    elif fault.kind == "exception":
+        yield from _check_exception(fault.exception)
+    elif fault.kind == "full_disk":
+        yield from _check_save_step(config, fault.step)
+
+
+def _check_save_step(config: RunConfig, step: int) -> Iterator[str]:
+    interval, steps = config.checkpoint.interval_steps, config.train.steps
+    if step <= steps and step % interval and step != steps:
+        saved = [
+            s for s in (step // interval * interval, _round_up(step, interval)) if 0 < s <= steps
+        ]
+        yield (
+            f"step ({step}): a full disk strikes a save, and with checkpoint.interval_steps "
+            f"({interval}) there is none at this step: {' or '.join(map(str, saved or [steps]))} would do"
+        )
+
+
+def _check_signal(name: str) -> Iterator[str]:
+    if name not in signal.Signals.__members__:
+        yield (
+            f"signal ({name!r}) is no signal of this system: "
+            f"{_close(name, list(signal.Signals.__members__), 'SIGKILL')} is one"
+        )
+
+
+def _check_exception(name: str) -> Iterator[str]:
+    """Nothing is imported here: names below torch are taken as they are."""
+    parts = name.split(".")
+    if parts[0] == "torch" and len(parts) > 1 and all(part.isidentifier() for part in parts):
+        return
+    known = [n for n, value in vars(builtins).items() if _takes_a_message(value)]
+    if name not in known:
+        yield (
+            f"exception ({name!r}) must be a built-in exception that takes a message, like "
+            f"{_close(name, known, 'RuntimeError')}, or one of torch, like torch.OutOfMemoryError"
+        )
+
+
+def _takes_a_message(value: object) -> bool:
+    if not (isinstance(value, type) and issubclass(value, Exception)):
+        return False
+    try:
+        value("message")
+    except TypeError:
+        return False
+    return True
+
+
+# --- memory ---------------------------------------------------------------------------------------
+
+
+def _check_memory(config: RunConfig) -> Iterator[str]:
+    gpu_gib = config.launcher.gpu_memory_gib
+    if gpu_gib is None:
+        return
+    estimate, usable = estimate_memory(config), gpu_gib * _USABLE_MEMORY * GIB
+    if estimate.total > usable:
+        yield (
+            f"the model needs about {estimate.total / GIB:.1f} GiB on each GPU ({estimate}), but of "
+            f"launcher.gpu_memory_gib ({gpu_gib:g}) about {usable / GIB:.1f} GiB can be used: "
+            f"{_what_fits(config, usable)}"
+        )
+
+
+def _what_fits(config: RunConfig, usable_bytes: float) -> str:
+    """The first changes, in the order of what they cost, that make the model fit."""
+    changes: list[str] = []
+    for section, key, value in _savings(config):
+        part = getattr(config, section)
+        if getattr(part, key) == value:
+            continue
+        changed = part.model_copy(update={key: value})
+        config = config.model_copy(update={section: changed})
+        changes.append(f"{section}.{key}={str(value).lower()}")
+        estimate: MemoryEstimate = estimate_memory(config)
+        if estimate.total <= usable_bytes:
+            return f"{' '.join(changes)} would need {estimate.total / GIB:.1f} GiB"
+    return (
+        "a larger parallel.tensor or parallel.pipeline, on more GPUs, or a smaller model would fit"
+    )
+
+
+def _savings(config: RunConfig) -> Iterator[tuple[str, str, int | bool]]:
+    parallel = config.parallel
+    yield "parallel", "distributed_optimizer", parallel.distributed_optimizer or parallel.data > 1
+    yield (
+        "parallel",
+        "sequence",
+        parallel.sequence
+        or (parallel.tensor > 1 and config.model.sequence_length % parallel.tensor == 0),
+    )
+    yield "train", "micro_batch_size", 1
+    yield "parallel", "recompute_layers", config.model.num_layers // parallel.pipeline
+
+
+# --- numbers that would fit -----------------------------------------------------------------------
+
+
+def _fitting_layout(parallel: ParallelConfig, processes: int) -> str:
+    model_size = parallel.tensor * parallel.pipeline
+    if processes % model_size == 0:
+        return f"parallel.data={processes // model_size} would fit"
+    return f"parallel.tensor x parallel.pipeline must divide {processes}"
+
+
+def _near_divisors(number: int, wanted: int) -> str:
+    """The divisors of `number` on both sides of `wanted`."""
+    divisors = [d for d in range(1, number + 1) if number % d == 0]
+    below = [d for d in divisors if d <= wanted][-1:]
+    above = [d for d in divisors if d > wanted][:1]
+    return " or ".join(map(str, below + above))
+
+
+def _even_head_size(hidden: int, heads: int) -> int:
+    return heads * (hidden // heads + 1)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
+
+
+def _close(name: str, known: list[str], default: str) -> str:
+    return (get_close_matches(name, known, n=1) or [default])[0]

@@ -1,0 +1,151 @@
+"""How much memory a training process needs: an estimate out of the config alone, no GPU involved.
+
+Weights, gradients and optimizer state are counted exactly from the shapes. Activations follow the
+accounting of Korthikanti et al., "Reducing Activation Recomputation in Large Transformer Models"
+(2022), section 4, redone for Llama's layer: no dropout masks, no biases, SwiGLU instead of a 4h-wide
+GELU, grouped-query attention. Per token and layer, in elements, with h hidden, k key-value, f
+feed-forward width, a heads, s tokens in a sequence, t tensor-parallel size:
+
+    fused kernels (Transformer Engine)   4h + (2h + 2k + 3f) / t
+    plain layers                         6h + (4h + 5f + a s) / t
+
+The first term is what sequence parallelism divides by t too. A recomputed layer keeps its input, h.
+Of the pipeline stages, stage i of p holds activations of min(p - i, micro-batches) micro-batches
+(1F1B schedule); the estimate is that of the stage that needs most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from configs.schema import ModelConfig, ParallelConfig, RunConfig
+
+GIB = 1 << 30
+VOCAB_MULTIPLE = 128
+_FP32_BYTES = 4
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes on one GPU of the pipeline stage that needs most."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    """Adam's two moments and, below fp32, the fp32 copy of the weights."""
+    activations: int
+    stage: int
+    """The pipeline stage, from 0."""
+
+    @property
+    def total(self) -> int:
+        """All parts; without the CUDA context, NCCL's buffers and fragmentation."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+    def __str__(self) -> str:
+        parts = {
+            "weights": self.weights,
+            "gradients": self.gradients,
+            "optimizer": self.optimizer,
+            "activations": self.activations,
+        }
+        return ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+
+
+def padded_vocab_size(vocab_size: int) -> int:
+    """Rows of the embedding: the next multiple of 128."""
+    return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
+
+
+def count_parameters(model: ModelConfig, vocab_size: int) -> int:
+    """Parameters of the whole model with `vocab_size` rows in the embedding and in the output."""
+    return sum(_stage_parameters(model, ParallelConfig(), vocab_size, stage=0))
+
+
+def estimate_memory(
+    config: RunConfig, vocab_size: int | None = None, *, fused_kernels: bool = True
+) -> MemoryEstimate:
+    """Memory of one GPU; precision `auto` counts as bf16. The layout must be divisible.
+
+    `vocab_size` is that of the tokenizer where it is known, else the configured one.
+    """
+    vocab = padded_vocab_size(vocab_size or config.data.tokenizer.vocab_size)
+    stages = range(config.parallel.pipeline)
+    estimates = (_estimate_stage(config, vocab, stage, fused_kernels) for stage in stages)
+    return max(estimates, key=lambda estimate: estimate.total)
+
+
+def _estimate_stage(config: RunConfig, vocab: int, stage: int, fused: bool) -> MemoryEstimate:
+    parallel = config.parallel
+    parameters = sum(_stage_parameters(config.model, parallel, vocab, stage))
+    element_bytes = _element_bytes(config)
+    state_bytes = 2 * _FP32_BYTES if element_bytes == _FP32_BYTES else 3 * _FP32_BYTES
+    shards = parallel.data if parallel.distributed_optimizer else 1
+    return MemoryEstimate(
+        weights=element_bytes * parameters,
+        gradients=_FP32_BYTES * parameters,
+        optimizer=state_bytes * -(-parameters // shards),
+        activations=_activation_bytes(config, vocab, stage, fused),
+        stage=stage,
+    )
+
+
+def _element_bytes(config: RunConfig) -> int:
+    return _FP32_BYTES if config.train.precision == "fp32" else 2
+
+
+def _stage_parameters(
+    model: ModelConfig, parallel: ParallelConfig, vocab: int, stage: int
+) -> tuple[int, int]:
+    """(in layers, in embedding, final norm and output) on one process of a pipeline stage."""
+    hidden, tensor = model.hidden_size, parallel.tensor
+    attention = hidden * (2 * hidden + 2 * _key_value_size(model))
+    mlp = 3 * hidden * model.ffn_hidden_size
+    layer = (attention + mlp) // tensor + 2 * hidden
+    ends = 0
+    if stage == 0:
+        ends += vocab * hidden // tensor
+    if stage == parallel.pipeline - 1:
+        ends += vocab * hidden // tensor + hidden
+    return model.num_layers // parallel.pipeline * layer, ends
+
+
+def _key_value_size(model: ModelConfig) -> int:
+    return model.hidden_size // model.num_attention_heads * model.num_query_groups
+
+
+def _activation_bytes(config: RunConfig, vocab: int, stage: int, fused: bool) -> int:
+    model, parallel, train = config.model, config.parallel, config.train
+    layers = model.num_layers // parallel.pipeline
+    recomputed = min(parallel.recompute_layers, layers)
+    layer = _layer_elements(model, parallel, fused)
+    kept = model.hidden_size // (parallel.tensor if parallel.sequence else 1)
+    one_batch = (layers - recomputed) * layer + recomputed * kept
+    micro_batches = -(-train.global_batch_size // (train.micro_batch_size * parallel.data))
+    elements = min(parallel.pipeline - stage, micro_batches) * one_batch
+    if recomputed:
+        elements += layer  # the one that is being recomputed
+    per_token = elements * _element_bytes(config)
+    if stage == parallel.pipeline - 1:
+        per_token += _output_bytes(config, vocab)
+    return per_token * train.micro_batch_size * model.sequence_length
+
+
+def _layer_elements(model: ModelConfig, parallel: ParallelConfig, fused: bool) -> int:
+    """Elements per token that one layer keeps for its backward pass, on one process."""
+    hidden, ffn = model.hidden_size, model.ffn_hidden_size
+    if fused:
+        whole, divided = 4 * hidden, 2 * hidden + 2 * _key_value_size(model) + 3 * ffn
+    else:
+        scores = model.num_attention_heads * model.sequence_length
+        whole, divided = 6 * hidden, 4 * hidden + 5 * ffn + scores
+    if parallel.sequence:
+        whole //= parallel.tensor
+    return whole + divided // parallel.tensor
+
+
+def _output_bytes(config: RunConfig, vocab: int) -> int:
+    """Per token: the final norm's input and output, the logits, their fp32 softmax."""
+    parallel, element_bytes = config.parallel, _element_bytes(config)
+    norm = 2 * config.model.hidden_size // (parallel.tensor if parallel.sequence else 1)
+    return element_bytes * norm + (element_bytes + _FP32_BYTES) * vocab // parallel.tensor

@@ -1,0 +1,128 @@
+"""The memory estimate, against models that are really built."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from configs.memory import GIB, count_parameters, estimate_memory, padded_vocab_size
+from configs.schema import ModelConfig, RunConfig
+
+MODEL = {
+    "num_layers": 4,
+    "hidden_size": 64,
+    "ffn_hidden_size": 176,
+    "num_attention_heads": 4,
+    "num_query_groups": 2,
+    "sequence_length": 96,
+}
+VOCAB = 512
+
+
+def make(**sections: object) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "model": MODEL,
+            "train": {"precision": "fp32", "global_batch_size": 24, "micro_batch_size": 3},
+            "data": {"tokenizer": {"vocab_size": VOCAB}},
+            **sections,
+        }
+    )
+
+
+def test_parameters_are_those_of_a_real_llama() -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    model = ModelConfig.model_validate(MODEL)
+    config = LlamaConfig(
+        num_hidden_layers=4,
+        hidden_size=64,
+        intermediate_size=176,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=VOCAB,
+        tie_word_embeddings=False,
+    )
+    with torch.device("meta"):
+        llama = LlamaForCausalLM(config)
+    assert count_parameters(model, VOCAB) == sum(p.numel() for p in llama.parameters())
+
+
+def test_one_process_holds_everything_in_full_precision() -> None:
+    config = make()
+    parameters = count_parameters(config.model, VOCAB)
+    estimate = estimate_memory(config)
+    assert estimate.weights == estimate.gradients == 4 * parameters
+    assert estimate.optimizer == 8 * parameters
+
+
+def test_mixed_precision_keeps_eighteen_bytes_a_parameter() -> None:
+    config = make(train={"precision": "bf16"})
+    estimate = estimate_memory(config)
+    states = estimate.weights + estimate.gradients + estimate.optimizer
+    assert states == 18 * count_parameters(config.model, VOCAB)
+
+
+def test_distributed_optimizer_divides_its_state_only() -> None:
+    parallel = {"data": 4, "distributed_optimizer": True}
+    whole, divided = (
+        estimate_memory(make(parallel={"data": 4})),
+        estimate_memory(make(parallel=parallel)),
+    )
+    assert divided.optimizer == -(-whole.optimizer // 32) * 8  # whole parameters of 8 bytes
+    assert (divided.weights, divided.gradients) == (whole.weights, whole.gradients)
+
+
+def test_pipeline_stages_split_layers_and_ends() -> None:
+    whole = count_parameters(make().model, VOCAB)
+    estimate = estimate_memory(make(parallel={"pipeline": 2}))
+    layers = whole - 2 * VOCAB * 64 - 64
+    assert estimate.weights in (
+        4 * (layers // 2 + VOCAB * 64),
+        4 * (layers // 2 + VOCAB * 64 + 64),
+    )
+
+
+def test_first_stage_of_a_long_pipeline_needs_most_activations() -> None:
+    shallow = make(parallel={"pipeline": 4})
+    assert estimate_memory(shallow).stage == 0
+    one_batch = {"precision": "fp32", "global_batch_size": 3, "micro_batch_size": 3}
+    assert estimate_memory(make(parallel={"pipeline": 4}, train=one_batch)).stage == 3
+
+
+def test_unknown_vocabulary_is_padded_as_the_model_pads_it() -> None:
+    from tasks.train import model
+
+    for size in (257, 512, 4096, 32000, 50257):
+        assert padded_vocab_size(size) == model.padded_vocab_size(size)
+    assert estimate_memory(make(), 513) == estimate_memory(make(), 640)
+
+
+def test_sequence_parallelism_and_recomputation_save_activations() -> None:
+    def activations(**parallel: object) -> int:
+        return estimate_memory(make(parallel={"tensor": 2, **parallel})).activations
+
+    assert (
+        activations() > activations(sequence=True) > activations(sequence=True, recompute_layers=3)
+    )
+
+
+def test_large_model_matches_published_shares() -> None:
+    """175B on t=8, p=8, with recomputation: weights and states are 18 bytes over 64 processes."""
+    config = RunConfig.model_validate(
+        {
+            "model": {"num_layers": 96, "hidden_size": 12288, "ffn_hidden_size": 32768,
+                      "num_attention_heads": 96, "num_query_groups": 96, "sequence_length": 2048},
+            "parallel": {"tensor": 8, "pipeline": 8, "sequence": True},
+            "train": {"precision": "bf16", "global_batch_size": 64, "micro_batch_size": 1},
+            "data": {"tokenizer": {"vocab_size": 51200}},
+        }
+    )  # fmt: skip
+    parameters = count_parameters(config.model, 51200)
+    estimate = estimate_memory(config)
+    states = estimate.weights + estimate.gradients + estimate.optimizer
+    assert states == pytest.approx(18 * parameters / 64, rel=0.05)
+    # 34 sbh / t a layer for GPT's 4h-wide GELU and dropout; 12 layers and 8 micro-batches at stage 0.
+    published = 34 * 2048 * 12288 / 8 * 12 * 8
+    assert estimate.activations == pytest.approx(published, rel=0.1)
+    assert 20 < estimate.total / GIB < 80
