@@ -1,0 +1,129 @@
+"""Loads an evaluation's tasks through lm-eval and enumerates their requests, the same in every process.
+
+Planning, inference and scoring each call this on the same YAML files. The steps and seeds are those of
+lm-eval's `simple_evaluate`, in its order; each target is seeded anew, so that its prompts do not depend
+on which other targets are loaded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from configs.errors import EvaluationError
+from configs.files import sha256_of_json
+from tasks.evaluate.harness import Instance, TaskManager
+from tasks.evaluate.responses import Key
+
+SEEDS = {"random": 0, "numpy": 1234, "torch": 1234, "fewshot": 1234}
+"""lm-eval's own."""
+
+Requests = dict[str, list[Instance]]
+"""Task -> its requests, in order."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A task, group or tag that was asked for, loaded."""
+
+    name: str
+    task_dict: dict[str, Any]
+    """What lm-eval's `evaluate` takes: tasks, groups, group_map."""
+
+    @property
+    def tasks(self) -> dict[str, Any]:
+        """Name -> lm-eval task, for each task of the target."""
+        tasks: dict[str, Any] = self.task_dict["tasks"]
+        return tasks
+
+
+def load_targets(
+    tasks_dir: Path, names: Iterable[str], num_fewshot: int | None
+) -> Iterator[Target]:
+    """Load each named task, group or tag from the YAML files in `tasks_dir`."""
+    manager = TaskManager(include_path=str(tasks_dir), include_defaults=False)
+    for name in names:
+        random.seed(SEEDS["random"])
+        np.random.seed(SEEDS["numpy"])
+        try:
+            target = Target(name, manager.load([name]))
+        except Exception as error:
+            raise EvaluationError(
+                f"evaluation task {name!r} cannot be loaded: {one_line(error)}"
+            ) from error
+        for task_name, task in target.tasks.items():
+            _check(task_name, task)
+            _set_fewshot(task, num_fewshot)
+        yield target
+
+
+def _check(name: str, task: Any) -> None:
+    if getattr(task, "UNSAFE_CODE", False):
+        raise EvaluationError(
+            f"evaluation task {name!r} runs code that the model writes, which is not done here: leave it out"
+        )
+    if getattr(task, "MULTIMODAL", False):
+        raise EvaluationError(
+            f"evaluation task {name!r} has images or sound, and the model reads only text: leave it out"
+        )
+
+
+def _set_fewshot(task: Any, num_fewshot: int | None) -> None:
+    """As `simple_evaluate` does: a task's own 0 is never overridden, and no number means 0."""
+    own = task.get_config("num_fewshot")
+    if num_fewshot is not None and own != 0:
+        task.set_config(key="num_fewshot", value=num_fewshot)
+    elif own is None:
+        task.set_config(key="num_fewshot", value=0)
+    task.set_fewshot_seed(seed=SEEDS["fewshot"])
+
+
+def enumerate_requests(target: Target, limit: int | None) -> Requests:
+    """Task -> its requests in order. Always the whole task: the few-shot sampler is one random stream
+    over all documents, so a part that is enumerated alone has other prompts."""
+    requests: Requests = {}
+    for name, task in target.tasks.items():
+        try:
+            task.build_all_requests(limit=limit, rank=0, world_size=1)
+        except Exception as error:
+            raise EvaluationError(
+                f"the prompts of evaluation task {name!r} cannot be made: {one_line(error)}"
+            ) from error
+        requests[name] = list(task.instances)
+    return requests
+
+
+def request_key(request: Instance, repeat: int) -> Key:
+    """Identifies one response."""
+    return (request.task_name, request.doc_id, request.request_type, request.idx, repeat)
+
+
+def request_sha256(request: Instance) -> str:
+    """Hash of all that the model is asked."""
+    try:
+        return sha256_of_json([request.request_type, list(request.args)])
+    except (TypeError, ValueError) as error:
+        raise EvaluationError(
+            f"evaluation task {request.task_name!r}: a request holds something that is not text, "
+            f"numbers or lists: {one_line(error)}"
+        ) from error
+
+
+def requests_sha256(requests: Iterable[Instance]) -> str:
+    """Hash over a task's requests, in order."""
+    digest = hashlib.sha256()
+    for request in requests:
+        digest.update(bytes.fromhex(request_sha256(request)))
+    return digest.hexdigest()
+
+
+def one_line(error: BaseException) -> str:
+    """The error's type and words, on one line."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
