@@ -32,14 +32,22 @@ def normalise(text: str) -> str:
 
 def cut(text: str, limit: int) -> Iterator[str]:
     """Pieces of at most `limit` characters, cut after a paragraph, line or word where there is one."""
-    while len(text) > limit:
-        head = text[:limit]
-        end = next((p for mark in ("\n\n", "\n", " ") if (p := head.rfind(mark)) > 0), limit)
-        if piece := text[:end].rstrip():
+    start = 0
+    while len(text) - start > limit:
+        end = _cut_position(text, start, start + limit)
+        if piece := text[start:end].strip(" \n"):
             yield piece
-        text = text[end:].lstrip(" \n")
-    if text:
-        yield text
+        start = end
+    if rest := text[start:].strip(" \n"):
+        yield rest
+
+
+def _cut_position(text: str, start: int, end: int) -> int:
+    for mark in ("\n\n", "\n", " "):
+        position = text.rfind(mark, start, end)
+        if position > start:
+            return position
+    return end
 
 
 def digest_of(text: str) -> bytes:

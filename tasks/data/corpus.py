@@ -101,43 +101,36 @@ class _Splitter:
     def __init__(self, folder: Path, fraction: float) -> None:
         self._fraction = fraction
         self._writers = {name: _SplitWriter(folder, name) for name in (TRAIN, VALIDATION)}
-        self._names_seen: set[str] = set()
+        self._both_filled = False
         self._spare: tuple[float, str, str] | None = None
 
     def add(self, text: str, position: float) -> None:
         name = VALIDATION if position < self._fraction else TRAIN
-        self._names_seen.add(name)
-        if len(self._names_seen) == 2:
-            self._release(0)
+        if self._both_filled:
             self._writers[name].write(text)
             return
         newcomer = (abs(position - self._fraction), name, text)
-        nearest, *rest = sorted([newcomer, self._spare] if self._spare else [newcomer])
-        self._spare = nearest
-        for _, _, farther in rest:
-            self._writers[name].write(farther)
+        if self._spare is None:
+            self._spare = newcomer
+        elif self._spare[1] == name:
+            self._spare, farther = sorted((self._spare, newcomer))
+            self._writers[name].write(farther[2])
+        else:
+            self._both_filled = True
+            for _, its_name, its_text in (self._spare, newcomer):
+                self._writers[its_name].write(its_text)
 
     def finish(self) -> tuple[Split, Split]:
         """Train and validation, closed."""
-        if self._spare is not None and self._written() > 0:
-            self._release(1)
+        if self._spare is not None and not self._both_filled:
+            _, name, text = self._spare
+            self._writers[VALIDATION if name == TRAIN else TRAIN].write(text)
         self.close()
         return self._writers[TRAIN].split, self._writers[VALIDATION].split
 
     def close(self) -> None:
         for writer in self._writers.values():
             writer.close()
-
-    def _written(self) -> int:
-        return sum(writer.split.documents for writer in self._writers.values())
-
-    def _release(self, to_other: int) -> None:
-        if self._spare is None:
-            return
-        _, name, text = self._spare
-        self._spare = None
-        names = [TRAIN, VALIDATION] if name == TRAIN else [VALIDATION, TRAIN]
-        self._writers[names[to_other]].write(text)
 
 
 def build_corpus(

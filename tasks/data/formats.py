@@ -37,7 +37,7 @@ def read_documents(source: Source) -> Iterator[str]:
         yield from _READERS[source.format](source)
     except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
         raise CorpusError(f"{source.name} is no whole .{source.format} file: {error}") from error
-    except pyarrow.ArrowInvalid as error:
+    except pyarrow.ArrowException as error:
         reason = str(error).splitlines()[0]
         raise CorpusError(f"{source.name} is no whole .{source.format} file: {reason}") from error
     except OSError as error:

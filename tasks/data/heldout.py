@@ -5,10 +5,11 @@
     FOLDER/continuation.jsonl    {"context", "choices", "answer"}   which of 4 sentences comes next
     FOLDER/copy.jsonl            {"context", "target"}              the last word of a repeated phrase
 
-One space belongs between a context and its target or choice. In cloze the target occurs earlier in
-the context; in copy the context holds the whole phrase, each time ended by a full stop, so the text
-itself determines both. Items fit into the training sequence length (at most 128 tokens), copy with
-room for its answer. A corpus without suitable documents gets fewer items, or none.
+In cloze and continuation the context plus the target or choice is the passage: both begin with their
+space. A copy target is the bare word. In cloze the target occurs earlier in the context; in copy the
+context holds the whole phrase twice, each time ended by a full stop: the text determines the answer.
+Items fit into the training sequence length (at most 128 tokens), copy with room for its answer. A
+corpus without suitable documents gets fewer items, or none.
 
 Documents are taken in the order of their hashes: a sample that does not change with the order of the
 sources, and little when documents are added.
@@ -22,7 +23,7 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,15 @@ CONTINUATION_ITEMS = 60
 COPY_ITEMS = 24
 NUM_CHOICES = 4
 MAX_ITEM_TOKENS = 128
-COPY_ANSWER_TOKENS = 16
+COPY_ANSWER_TOKENS = 8
 """Room that a copy item leaves for the generated answer."""
 
 _POOL_DOCUMENTS = 2_000
 _DOCUMENT_CHARACTERS = 2_000
 _MIN_SENTENCE_WORDS = 4
 _MIN_TARGET_CHARACTERS = 4
-_PHRASE_WORDS = range(5, 11)
+_MIN_PHRASE_WORDS = 5
+_MAX_PHRASE_WORDS = 10
 # After closing punctuation that follows two word characters (not an initial), before no lower case.
 _SENTENCE_END = re.compile(r"(?<=[\w)\]\"'][\w)\]\"'])[.!?]+[\"')\]]*\s+(?![a-z])")
 _LAST_WORD = re.compile(r"(?<= )([^\W\d_]+)[.!?\"')\]]*$")
@@ -132,7 +134,7 @@ def _cloze_candidates(sentences: list[str], passages: _Passages) -> Iterator[Ite
             if not re.search(rf"\b{re.escape(target)}\b", context):
                 break
             if passages.count_tokens(f"{context} {target}") <= passages.max_tokens:
-                yield {"context": context, "target": target}
+                yield {"context": context, "target": f" {target}"}
                 break
 
 
@@ -152,15 +154,15 @@ def _continuation_items(passages: _Passages, seed: int) -> list[Item]:
 
 
 def _sentence_pairs(passages: _Passages) -> Iterator[tuple[str, str]]:
-    """The first sentence and the next, one pair a document; each takes at most half of the tokens."""
+    """The first sentence and " " + the next, one pair a document; each takes at most half the tokens."""
     half = passages.max_tokens // 2
     for paragraphs in passages.documents:
         first = next((p for p in paragraphs if len(p) > 1), None)
         if first is None:
             continue
-        pair = first[0], first[1]
+        pair = first[0], f" {first[1]}"
         long_enough = all(len(text.split()) >= _MIN_SENTENCE_WORDS for text in pair)
-        if long_enough and all(passages.count_tokens(" " + text) <= half for text in pair):
+        if long_enough and all(passages.count_tokens(text) <= half for text in pair):
             yield pair
 
 
@@ -171,16 +173,19 @@ def _copy_items(passages: _Passages) -> Iterator[Item]:
             continue
         beginning, target = phrase.rsplit(" ", 1)
         context = f"{phrase}. {phrase}. {beginning}"
-        used = passages.count_tokens(context)
-        if used + COPY_ANSWER_TOKENS <= passages.max_tokens:
+        answer_fits = passages.count_tokens(" " + target) < COPY_ANSWER_TOKENS
+        if (
+            answer_fits
+            and passages.count_tokens(context) + COPY_ANSWER_TOKENS <= passages.max_tokens
+        ):
             yield {"context": context, "target": target}
 
 
 def _phrase(sentences: Iterable[str]) -> str | None:
-    """The first run of plain words at the beginning of a sentence that is neither short nor long."""
+    """The plain words that a sentence begins with, of the first sentence that has enough of them."""
     for sentence in sentences:
         words = sentence.rstrip(".!?").split(" ")
-        plain = next((i for i, word in enumerate(words) if not word.isalnum()), len(words))
-        if plain >= _PHRASE_WORDS.start and len(words[min(plain, _PHRASE_WORDS.stop - 1) - 1]) > 1:
-            return " ".join(words[: _PHRASE_WORDS.stop - 1][:plain])
+        plain = list(islice(takewhile(str.isalnum, words), _MAX_PHRASE_WORDS))
+        if len(plain) >= _MIN_PHRASE_WORDS:
+            return " ".join(plain)
     return None

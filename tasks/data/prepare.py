@@ -199,9 +199,10 @@ def _sibling(data_dir: Path, purpose: str) -> Path:
 
 def _remove_leftovers(data_dir: Path) -> None:
     """Remove what killed prepares left."""
-    for purpose in ("preparing", "replaced"):
-        for folder in data_dir.parent.glob(f".{data_dir.name}.{purpose}-*"):
-            shutil.rmtree(folder)
+    prefixes = tuple(f".{data_dir.name}.{purpose}-" for purpose in ("preparing", "replaced"))
+    siblings = data_dir.parent.iterdir() if data_dir.parent.is_dir() else iter(())
+    for folder in [path for path in siblings if path.name.startswith(prefixes)]:
+        shutil.rmtree(folder)
 
 
 def _publish(folder: Path, data_dir: Path) -> None:

@@ -20,7 +20,7 @@ from tasks.data.megatron import WorkerJob
 
 _PARENT_GONE_EXIT_CODE = 3
 # Documents whose encodings are in memory at once.
-_BATCH_DOCUMENTS = 64
+_BATCH_DOCUMENTS = 16
 
 
 class PlainTextTokenizer(MegatronDocumentTokenizer):  # type: ignore[misc]
