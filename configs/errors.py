@@ -9,6 +9,7 @@
       CheckpointError       a checkpoint is incomplete, corrupt, or another model's
       LaunchError           a job could not be submitted, polled or cancelled
       EvaluationError       a checkpoint could not be exported, evaluated or scored
+      TrackingError         MLflow could not be told about a run
 
 A message is one sentence for a person: what is wrong, where, and what would be right.
 """
@@ -58,3 +59,7 @@ class LaunchError(OverlandError):
 
 class EvaluationError(OverlandError):
     """A checkpoint could not be exported, evaluated or scored."""
+
+
+class TrackingError(OverlandError):
+    """MLflow cannot be reached, or does not accept what it is told about a run."""
