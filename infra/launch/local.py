@@ -71,7 +71,7 @@ class LocalLauncher:
         if record.state.final:
             return
         files = JobFiles(handle.job_dir)
-        write_json(files.cancel, {"grace_s": grace_s, "requested_at": time.time()})
+        _request_end(files, grace_s)
         _signal_supervisor(record, signal.SIGTERM)
         if self._wait_for_end(handle, grace_s + _KILL_TIMEOUT_S):
             return
@@ -160,7 +160,7 @@ def _supervisor_command(spec: JobSpec, files: JobFiles) -> list[str]:
         command.append("--low-priority")
     argv = spec.argv
     if spec.distributed:
-        argv = torchrun.single_node_command(spec, log_dir=files.job_dir / "torchrun")
+        argv = torchrun.single_node_command(spec, files.job_dir)
     return [*command, "--", *argv]
 
 
@@ -207,8 +207,20 @@ def _settle(files: JobFiles, record: JobRecord) -> JobRecord:
             ended_at=time.time(),
             reason=f"supervisor (pid {record.pid}) is gone without a record of the job's end",
         )
-        write_record(files, settled)
+        try:
+            write_record(files, settled)
+        except OSError as error:
+            raise LaunchError(
+                f"the end of job {record.key!r} cannot be recorded: {error}"
+            ) from error
         return settled
+
+
+def _request_end(files: JobFiles, grace_s: float) -> None:
+    try:
+        write_json(files.cancel, {"grace_s": grace_s, "requested_at": time.time()})
+    except OSError as error:
+        raise LaunchError(f"{files.cancel} cannot be written to end the job: {error}") from error
 
 
 def _signal_supervisor(record: JobRecord, number: signal.Signals) -> None:

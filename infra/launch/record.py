@@ -4,6 +4,7 @@
     job.json      who runs it and how it stands; written whole, first before the program starts
     cancel.json   a request to end the job; stays as the mark that it was made
     launcher.log  output of the supervisor and of the program
+    rendezvous, torchrun/    torchrun's, for a distributed job
 
 The environment is not recorded: it may hold secrets.
 """
@@ -101,7 +102,9 @@ def read_record(files: JobFiles) -> JobRecord | None:
         raise LaunchError(f"{files.record} is not a job's record: {error}") from error
 
 
-def _parse(value: dict[str, Any]) -> JobRecord:
+def _parse(value: Any) -> JobRecord:
+    if not isinstance(value, dict):
+        raise TypeError("not a JSON object")
     known = {f.name for f in dataclasses.fields(JobRecord)}
     fields = {name: content for name, content in value.items() if name in known}
     fields["argv"] = tuple(fields["argv"])

@@ -1,9 +1,10 @@
 """The command that starts a distributed job's ranks on this node.
 
-The rendezvous is on port 0: torchrun's agent listens on a free port that the kernel picks while it
-binds it, so jobs that start at the same time cannot collide, and hands the open store to its ranks
-(MASTER_ADDR, MASTER_PORT). Addresses are given as 127.0.0.1, so nothing depends on what the
-machine's name resolves to.
+No port is fixed, so jobs that start at the same time cannot collide: torchrun's own rendezvous is
+in a file of the job (over TCP it would read pickles from an open port), and the store for the ranks
+(MASTER_ADDR, MASTER_PORT) is on a port that the kernel picks as torchrun binds it. That port is
+reachable from other machines, which torchrun cannot change. Addresses are given as 127.0.0.1:
+nothing depends on what the machine's name resolves to.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ ENVIRONMENT_DEFAULTS = {"GLOO_SOCKET_IFNAME": "lo"}
 """For ranks on one node: gloo would ask for the address of the machine's name."""
 
 
-def single_node_command(spec: JobSpec, log_dir: Path) -> tuple[str, ...]:
-    """Program and arguments that run `spec` under torchrun on one node; `log_dir` is torchrun's."""
+def single_node_command(spec: JobSpec, job_dir: Path) -> tuple[str, ...]:
+    """Program and arguments that run `spec` under torchrun on one node, torchrun's files in `job_dir`."""
     return (
         sys.executable,
         "-m",
@@ -32,11 +33,11 @@ def single_node_command(spec: JobSpec, log_dir: Path) -> tuple[str, ...]:
         "--max-restarts=0",
         f"--monitor-interval={MONITOR_INTERVAL_S}",
         "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={LOOPBACK}:0",
-        "--rdzv-conf=is_host=1",
+        f"--rdzv-endpoint={job_dir / 'rendezvous'}",
+        "--rdzv-conf=store_type=file",
         "--rdzv-id=job",
         f"--local-addr={LOOPBACK}",
-        f"--log-dir={log_dir}",
+        f"--log-dir={job_dir / 'torchrun'}",
         str(Path(leash.__file__).resolve()),
         *spec.argv,
     )
