@@ -74,6 +74,9 @@ class CommitMarker(Record):
     consumed_samples: int
     model_fingerprint: str
     """SHA-256 over the model section, the padded vocabulary and the tokenizer."""
+    model: dict[str, int | float] = {}
+    """The model section of the config."""
+    tokenizer_sha256: str = ""
     padded_vocab_size: int
     files: dict[str, FileRecord]
     attempt: int

@@ -23,22 +23,60 @@ def without_megatron_warnings() -> Iterator[None]:
 
 
 with without_megatron_warnings(), cpu.importing_megatron():
-    from megatron.core import parallel_state, tensor_parallel
+    from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.utils import Split
+    from megatron.core.dist_checkpointing import ShardedTensor
+    from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+    from megatron.core.dist_checkpointing.exchange_utils import (
+        determine_main_replica_uniform_distribution,
+    )
+    from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
+    from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
+    from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+        distribute_main_replicas_with_precomputed_distribution,
+    )
+    from megatron.core.distributed import (
+        DistributedDataParallel,
+        DistributedDataParallelConfig,
+        finalize_model_grads,
+    )
     from megatron.core.models.gpt import GPTModel
     from megatron.core.models.gpt.gpt_layer_specs import (
         get_gpt_layer_local_spec,
         get_gpt_layer_with_transformer_engine_spec,
     )
+    from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+    from megatron.core.pipeline_parallel import get_forward_backward_func
     from megatron.core.transformer.transformer_config import TransformerConfig
 
 cpu.install()
 
 __all__ = [
+    "CheckpointingConfig",
+    "DistributedDataParallel",
+    "DistributedDataParallelConfig",
+    "GPTDataset",
+    "GPTDatasetConfig",
     "GPTModel",
+    "OptimizerConfig",
+    "OptimizerParamScheduler",
+    "ShardedTensor",
+    "Split",
     "TransformerConfig",
+    "determine_main_replica_uniform_distribution",
+    "dist_checkpointing",
+    "distribute_main_replicas_with_precomputed_distribution",
+    "finalize_model_grads",
+    "get_forward_backward_func",
     "get_gpt_layer_local_spec",
     "get_gpt_layer_with_transformer_engine_spec",
+    "get_megatron_optimizer",
     "parallel_state",
+    "save_config",
+    "save_preprocess",
     "tensor_parallel",
+    "torch_strategy",
     "without_megatron_warnings",
 ]

@@ -1,0 +1,74 @@
+"""One attempt on one rank: from its config to the last step."""
+
+from __future__ import annotations
+
+from pydantic import ValidationError
+
+from configs.errors import ConfigError, CorpusError
+from configs.records import CommitMarker, DataManifest
+from configs.rundir import AttemptDir, RunDir
+from configs.schema import RunConfig
+from tasks.train import distributed
+from tasks.train.checkpoint_load import resume
+from tasks.train.data import open_datasets
+from tasks.train.distributed import World
+from tasks.train.events import EventLog
+from tasks.train.faults import Faults
+from tasks.train.loop import Trainer
+from tasks.train.model import build_model, count_parameters, model_fingerprint, padded_vocab_size
+from tasks.train.optimizer import build_optimizer, build_schedule, wrap_data_parallel
+from tasks.train.state import TrainingState, parallel_sizes
+
+
+def train_attempt(run: RunDir, attempt: AttemptDir) -> None:
+    """Build everything, resume from the newest whole checkpoint, and train to the last step."""
+    config, manifest = read_inputs(run, attempt)
+    world = distributed.start(config)
+    events = EventLog(attempt.events_path)
+    faults = Faults(config.faults, attempt=attempt.number, rank=world.rank, events=events)
+    datasets = open_datasets(run, manifest, config, world)
+    marker = empty_marker(config, manifest, attempt.number)
+    state = build_state(config, manifest.vocab_size, world)
+    resumption = resume(run, state, marker, world)
+    trainer = Trainer(config, run, world, state, datasets, marker, events, faults)
+    trainer.run(resumption, count_parameters(config.model, marker.padded_vocab_size))
+    distributed.stop()
+
+
+def read_inputs(run: RunDir, attempt: AttemptDir) -> tuple[RunConfig, DataManifest]:
+    """The attempt's config and the data's manifest."""
+    try:
+        config = RunConfig.model_validate_json(attempt.config_path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ConfigError(
+            f"{attempt.config_path} is not the config of an attempt: {error}"
+        ) from error
+    manifest = run.manifest()
+    if manifest is None:
+        raise CorpusError(f"{run.manifest_path} is missing or broken: prepare the data first")
+    return config, manifest
+
+
+def build_state(config: RunConfig, vocab_size: int, world: World) -> TrainingState:
+    """Model with random weights, optimizer and schedule, before the first step."""
+    ddp = wrap_data_parallel(build_model(config, vocab_size, world.dtype), config)
+    optimizer = build_optimizer(ddp, config, world.dtype)
+    return TrainingState(ddp, optimizer, build_schedule(optimizer, config.train))
+
+
+def empty_marker(config: RunConfig, manifest: DataManifest, attempt: int) -> CommitMarker:
+    """The commit marker of this attempt's checkpoints, without what only a save can tell."""
+    padded_vocab = padded_vocab_size(manifest.vocab_size)
+    return CommitMarker(
+        step=0,
+        consumed_samples=0,
+        model_fingerprint=model_fingerprint(config.model, padded_vocab, manifest.tokenizer_sha256),
+        model=config.model.model_dump(mode="json"),
+        tokenizer_sha256=manifest.tokenizer_sha256,
+        padded_vocab_size=padded_vocab,
+        files={},
+        attempt=attempt,
+        parallel=parallel_sizes(config.parallel),
+        committed_at=0.0,
+        duration_s=0.0,
+    )

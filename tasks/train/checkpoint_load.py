@@ -1,0 +1,170 @@
+"""Finds the newest checkpoint that is whole, and loads it.
+
+A checkpoint counts only when it is committed, every file has the recorded size and hash, and its
+pickles import nothing unexpected. One that does not is passed over for the one before, with the
+reason. The files are checked by all ranks together; rank 0 decides, so that all load the same one.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata
+
+from configs.errors import CheckpointError
+from configs.files import sha256_of_file
+from configs.records import CommitMarker
+from configs.rundir import CheckpointDir, RunDir, step_of_folder
+from tasks.train.checkpoint_save import COMMON_FILE, FORMAT_FILE, METADATA_FILE
+from tasks.train.distributed import World
+from tasks.train.mcore import dist_checkpointing, without_megatron_warnings
+from tasks.train.pickles import check_pickle, check_torch_file
+from tasks.train.state import TrainingState, restore, sharded_state
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Resumption:
+    """What training starts from: a checkpoint, or nothing."""
+
+    checkpoint: CheckpointDir | None = None
+    marker: CommitMarker | None = None
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Folder name -> why it was passed over."""
+    load_time_s: float = 0.0
+
+
+def resume(run: RunDir, state: TrainingState, expected: CommitMarker, world: World) -> Resumption:
+    """Load the newest whole checkpoint into `state`, if there is one.
+
+    `expected` is the marker that this run would write; a checkpoint of another model is refused.
+    """
+    started = time.monotonic()
+    found = find_checkpoint(run, world)
+    for name, reason in found.skipped.items():
+        logger.warning("checkpoint %s was passed over: %s", name, reason)
+    if found.checkpoint is None or found.marker is None:
+        return found
+    _require_same_model(found.checkpoint.path, found.marker, expected)
+    _load(found.checkpoint.path, state, same_layout=found.marker.parallel == expected.parallel)
+    return Resumption(
+        found.checkpoint, found.marker, found.skipped, load_time_s=time.monotonic() - started
+    )
+
+
+def find_checkpoint(run: RunDir, world: World) -> Resumption:
+    """The newest whole checkpoint, the same one on all ranks."""
+    skipped: dict[str, str] = {}
+    for checkpoint in _from_rank_0(_candidates(run) if world.is_main else None, world):
+        marker: CommitMarker | None = _from_rank_0(
+            checkpoint.marker() if world.is_main else None, world
+        )
+        if marker is None:
+            skipped[checkpoint.path.name] = "it was never committed"
+            continue
+        problem = _problem(checkpoint.path, marker, world)
+        if not problem:
+            return Resumption(checkpoint, marker, skipped)
+        skipped[checkpoint.path.name] = problem
+    return Resumption(skipped=skipped)
+
+
+def check_files(folder: Path, marker: CommitMarker, names: Iterable[str]) -> None:
+    """Raise CheckpointError when a named file has not the recorded size and hash."""
+    for name in names:
+        record, path = marker.files[name], folder / name
+        if not path.is_file():
+            raise CheckpointError(f"{name} is missing")
+        size = path.stat().st_size
+        if size != record.size_bytes:
+            raise CheckpointError(f"{name} has {size} bytes instead of {record.size_bytes}")
+        if sha256_of_file(path) != record.sha256:
+            raise CheckpointError(f"{name} is corrupt: its SHA-256 is not the recorded one")
+
+
+def check_contents(folder: Path, marker: CommitMarker) -> None:
+    """Raise CheckpointError when loading the checkpoint could run code, or cannot work."""
+    for name in (COMMON_FILE, FORMAT_FILE, METADATA_FILE):
+        if name not in marker.files:
+            raise CheckpointError(f"{name} is not among the committed files")
+    index = (folder / METADATA_FILE).read_bytes()
+    check_pickle(index, METADATA_FILE)
+    check_torch_file(folder / COMMON_FILE)
+    tensors = pickle.loads(index).state_dict_metadata  # noqa: S301  (checked above)
+    objects = [name for name, kind in tensors.items() if isinstance(kind, BytesStorageMetadata)]
+    if objects:
+        raise CheckpointError(f"it holds pickled objects beside tensors: {objects[0]}")
+
+
+def _problem(folder: Path, marker: CommitMarker, world: World) -> str:
+    """Why the checkpoint cannot be used; empty when it can. Each rank checks its share of the files."""
+    mine = sorted(marker.files)[world.rank :: world.size]
+    problem = _message_of(check_files, folder, marker, mine)
+    problems: list[str] = [""] * world.size
+    dist.all_gather_object(problems, problem, group=world.control)
+    found = "; ".join(filter(None, problems))
+    if not found and world.is_main:
+        found = _message_of(check_contents, folder, marker)
+    return str(_from_rank_0(found, world))
+
+
+def _message_of(check: Any, *arguments: Any) -> str:
+    try:
+        check(*arguments)
+    except (CheckpointError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _candidates(run: RunDir) -> list[CheckpointDir]:
+    """All checkpoint folders, committed or not, newest first."""
+    folders = run.checkpoints_dir.iterdir() if run.checkpoints_dir.is_dir() else iter(())
+    steps = sorted((step for f in folders if (step := step_of_folder(f)) is not None), reverse=True)
+    return [run.checkpoint(step) for step in steps]
+
+
+def _require_same_model(folder: Path, marker: CommitMarker, expected: CommitMarker) -> None:
+    if marker.model_fingerprint == expected.model_fingerprint:
+        return
+    raise CheckpointError(
+        f"{folder} belongs to another model: {'; '.join(_differences(marker, expected))}. "
+        "Use another run directory, or the config that this one was begun with"
+    )
+
+
+def _differences(marker: CommitMarker, expected: CommitMarker) -> list[str]:
+    found = [
+        f"model.{name} is {marker.model.get(name)} there and {value} here"
+        for name, value in expected.model.items()
+        if marker.model.get(name) != value
+    ]
+    if marker.padded_vocab_size != expected.padded_vocab_size:
+        found.append(
+            f"the vocabulary has {marker.padded_vocab_size} rows there and "
+            f"{expected.padded_vocab_size} here"
+        )
+    if marker.tokenizer_sha256 != expected.tokenizer_sha256:
+        found.append("its tokenizer is another one")
+    return found or ["its fingerprint is another one"]
+
+
+@without_megatron_warnings()
+def _load(folder: Path, state: TrainingState, *, same_layout: bool) -> None:
+    # Random states belong to the layout that they were saved under; nothing draws from them after
+    # the weights are made, so another layout starts with fresh ones.
+    template = sharded_state(state, is_loading=True, with_random_state=same_layout)
+    restore(state, dist_checkpointing.load(template, str(folder)))
+
+
+def _from_rank_0(value: Any, world: World) -> Any:
+    received = [value]
+    dist.broadcast_object_list(received, src=0, group=world.control)
+    return received[0]

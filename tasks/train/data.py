@@ -1,0 +1,145 @@
+"""Training and validation samples: megatron-core's GPTDataset over the prepared token files.
+
+Which samples a step sees depends on the seed and the number of samples consumed so far, so a resumed
+run goes on where it stopped, also under another data-parallel size. Reads data/{train,validation}.*,
+writes data/index_cache/, which may be deleted.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from configs.files import sha256_of_json
+from configs.records import DataManifest, SplitRecord
+from configs.rundir import RunDir
+from configs.schema import RunConfig
+from tasks.train.distributed import World
+from tasks.train.mcore import GPTDataset, GPTDatasetConfig, Split
+
+Batch = dict[str, torch.Tensor]
+
+
+class TokenIds:
+    """All that megatron-core's data sets ask of a tokenizer: its size and its end-of-text token."""
+
+    def __init__(self, vocab_size: int, end_of_text_id: int) -> None:
+        self.vocab_size = vocab_size
+        self.eod = end_of_text_id
+        self.unique_identifiers = {"vocab_size": vocab_size, "eod": end_of_text_id}
+
+
+@dataclass(frozen=True)
+class Datasets:
+    """Token sequences to train on and to validate on, cut from different documents."""
+
+    train: GPTDataset
+    validation: GPTDataset
+
+
+def open_datasets(run: RunDir, manifest: DataManifest, config: RunConfig, world: World) -> Datasets:
+    """Open both data sets; rank 0 builds their sample indices first, where there are none yet."""
+    cache = run.data_dir / "index_cache" / _cache_name(manifest, config)
+    if world.is_main and not cache.is_dir():
+        _build_cache(cache, run.data_dir, manifest, config)
+    dist.barrier(group=world.control)
+    return _open(run.data_dir, manifest, config, cache)
+
+
+class MicroBatches:
+    """This rank's micro-batches of the global batches from a sample on, one global batch after another.
+
+    Each micro-batch of all data-parallel ranks together is a run of consecutive samples, so the
+    samples of a global batch do not depend on the number of ranks.
+    """
+
+    def __init__(
+        self, dataset: GPTDataset, config: RunConfig, world: World, *, consumed_samples: int = 0
+    ) -> None:
+        self._dataset = dataset
+        self._size = config.train.micro_batch_size
+        self._stride = self._size * world.data_size
+        self._next = consumed_samples + self._size * world.data_rank
+        self._device = world.device
+        positions = torch.arange(config.model.sequence_length, device=world.device)
+        self._positions = positions.expand(self._size, -1)
+
+    def __iter__(self) -> Iterator[Batch]:
+        return self
+
+    def __next__(self) -> Batch:
+        samples = [self._dataset[index] for index in range(self._next, self._next + self._size)]
+        self._next += self._stride
+        return {
+            "tokens": self._stack(samples, "tokens"),
+            "labels": self._stack(samples, "labels"),
+            "position_ids": self._positions,
+        }
+
+    def _stack(self, samples: list[dict[str, Any]], name: str) -> torch.Tensor:
+        stacked = torch.stack([sample[name] for sample in samples])
+        return stacked.to(self._device, non_blocking=True)
+
+
+def micro_batch_count(config: RunConfig) -> int:
+    """Micro-batches that each data-parallel rank computes in a step."""
+    return config.train.global_batch_size // (config.train.micro_batch_size * config.parallel.data)
+
+
+def _open(data_dir: Path, manifest: DataManifest, config: RunConfig, cache: Path) -> Datasets:
+    batch = config.train.global_batch_size
+    dataset_config = GPTDatasetConfig(
+        random_seed=config.seed,
+        sequence_length=config.model.sequence_length,
+        split="1,0,0",
+        path_to_cache=str(cache),
+        tokenizer=TokenIds(manifest.vocab_size, manifest.end_of_text_id),
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+
+    def dataset(part: SplitRecord, split: Any, samples: int) -> GPTDataset:
+        tokens = GPTDataset.build_low_level_dataset(str(data_dir / part.prefix), dataset_config)
+        documents = np.arange(len(tokens), dtype=np.int32)
+        return GPTDataset(tokens, part.prefix, documents, samples, split, dataset_config)
+
+    return Datasets(
+        train=dataset(manifest.train, Split.train, config.train.steps * batch),
+        validation=dataset(
+            manifest.validation, Split.valid, config.train.validation_batches * batch
+        ),
+    )
+
+
+def _build_cache(cache: Path, data_dir: Path, manifest: DataManifest, config: RunConfig) -> None:
+    """Build the indices beside their place and rename: a crash leaves no half of them."""
+    building = cache.with_name(f".{cache.name}.{os.getpid()}.tmp")
+    building.mkdir(parents=True)
+    try:
+        _open(data_dir, manifest, config, building)
+        building.rename(cache)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _cache_name(manifest: DataManifest, config: RunConfig) -> str:
+    train = config.train
+    key = {
+        "fingerprint": manifest.fingerprint,
+        "train": manifest.train.sha256_idx,
+        "validation": manifest.validation.sha256_idx,
+        "seed": config.seed,
+        "sequence_length": config.model.sequence_length,
+        "samples": [train.steps, train.validation_batches, train.global_batch_size],
+    }
+    return sha256_of_json(key)[:16]

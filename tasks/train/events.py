@@ -1,0 +1,19 @@
+"""Appends this job's events to attempts/NNN/events.jsonl, one line each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from configs.files import append_json_line
+from configs.records import Event
+
+
+class EventLog:
+    """The attempt's event file. Rank 0 tells what the job does; others only what strikes them."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, event: Event) -> None:
+        """Add one event; a reader sees it at once, as a whole line."""
+        append_json_line(self._path, event.model_dump())

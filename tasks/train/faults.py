@@ -1,0 +1,83 @@
+"""Real faults, caused on purpose in this process as the config says, to see the run recover."""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.errors import ConfigError
+from configs.records import FaultEvent
+from configs.schema import FaultConfig
+from tasks.train.events import EventLog
+
+logger = logging.getLogger(__name__)
+
+
+class Faults:
+    """The faults that strike this rank in this attempt."""
+
+    def __init__(
+        self, faults: Sequence[FaultConfig], *, attempt: int, rank: int, events: EventLog
+    ) -> None:
+        self._faults = [fault for fault in faults if (fault.attempt, fault.rank) == (attempt, rank)]
+        self._events = events
+        for fault in self._faults:
+            _check(fault)
+
+    def before_step(self, step: int) -> None:
+        """Strike just before the step runs: kill, raise or hang."""
+        for fault in self._faults:
+            if fault.step == step and fault.kind != "full_disk":
+                self._announce(fault)
+                _strike(fault)
+
+    def before_write(self, step: int, checkpoint_file: Path) -> None:
+        """Let the checkpoint file that this rank is about to write meet a full disk."""
+        for fault in self._faults:
+            if fault.step == step and fault.kind == "full_disk":
+                self._announce(fault)
+                checkpoint_file.symlink_to("/dev/full")
+
+    def _announce(self, fault: FaultConfig) -> None:
+        logger.warning("injecting the configured fault: %s at step %d", fault.kind, fault.step)
+        self._events.append(
+            FaultEvent(time=time.time(), step=fault.step, rank=fault.rank, kind=fault.kind)
+        )
+
+
+def _strike(fault: FaultConfig) -> None:
+    if fault.kind == "kill":
+        os.kill(os.getpid(), signal.Signals[fault.signal])
+    if fault.kind == "exception":
+        raise exception_type(fault.exception)(fault.message)
+    while True:  # a hang, or the moment until the signal ends the process
+        time.sleep(60)
+
+
+def exception_type(name: str) -> type[Exception]:
+    """The exception that `name` (a built-in's name, or module.Name) stands for."""
+    module_name, _, attribute = name.rpartition(".")
+    try:
+        module = importlib.import_module(module_name) if module_name else builtins
+        found = getattr(module, attribute)
+    except (ImportError, AttributeError):
+        found = None
+    if isinstance(found, type) and issubclass(found, Exception):
+        return found
+    raise ConfigError(
+        f"faults: {name!r} is no exception; give a built-in like RuntimeError, or module.Name"
+    )
+
+
+def _check(fault: FaultConfig) -> None:
+    """Refuse a fault that could not strike, at the start rather than at its step."""
+    if fault.kind == "exception":
+        exception_type(fault.exception)
+    if fault.kind == "kill" and fault.signal not in signal.Signals.__members__:
+        raise ConfigError(f"faults: {fault.signal!r} is no signal; give a name like SIGKILL")
