@@ -1,0 +1,200 @@
+"""Python exceptions in logs: follows chained tracebacks and gives an exception's type its class.
+
+`TracebackReader` is fed the lines of one stream (one rank of one file) in order. It returns a
+`Raised` for each exception line, and knows which of a chain's exceptions came first: what follows
+"The above exception was the direct cause of" or "During handling of the above exception" is a
+consequence of what stands above it.
+"""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass, replace
+
+from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
+
+_HEADER = compile_pattern(
+    r"[\s|+-]*(?:Exception Group |Original )?Traceback \(most recent call last\)"
+)
+_FRAME = compile_pattern(r'\s+File "([^"]*)", line \d+(?:, in (.*))?')
+_GROUP_MARGIN = compile_pattern(r"\s+\| ?")
+_TYPE_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_<>]\w*>?)*"
+_RAISED = compile_pattern(rf"({_TYPE_NAME})(?:\s*: (.*)|:?\s*)$")
+_RAISED_ANYWHERE = compile_pattern(
+    rf"(?:^|[\s:|])({_TYPE_NAME}(?:Error|Exception|Interrupt))\s*:(?: (.*)|$)"
+)
+_DIRECT_CAUSE = "The above exception was the direct cause of"
+_DURING_HANDLING = "During handling of the above exception"
+
+# Exceptions that only report another process's failure, or wrap another exception.
+_WRAPPERS = (
+    "ChildFailedError",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "CheckpointException",
+    "SignalException",
+    "BackendCompilerFailed",
+    "TorchRuntimeError",
+    "RayTaskError",
+    "RayActorError",
+    "WorkerCrashedError",
+    "RemoteError",
+    "SystemExit",
+    "ExceptionGroup",
+    "BaseExceptionGroup",
+)
+_WRAPPING_MESSAGE = compile_pattern(r"Caught \w+ in ")
+# Raised and caught in everyday code: not the reason for what is raised while handling them.
+_BENIGN_CONTEXT = (
+    "KeyError",
+    "AttributeError",
+    "IndexError",
+    "ImportError",
+    "ModuleNotFoundError",
+    "StopIteration",
+    "Empty",
+    "Full",
+)
+_BY_SUFFIX = (
+    ("OutOfMemoryError", "OutOfMemoryError"),
+    ("ModuleNotFoundError", "ImportError"),
+    ("JSONDecodeError", "ValueError"),
+    ("ValidationError", "ValueError"),
+    ("UnpicklingError", "ModelLoadingError"),
+)
+_BUILTIN_CLASS = {
+    "MemoryError": "OutOfMemoryError",
+    "KeyboardInterrupt": "SlurmCancelled",
+    "EOFError": "OSError",
+    "TimeoutError": "ConnectionError",
+}
+_WEIGHT_FRAMES = compile_pattern(
+    r"torch/serialization\.py|/safetensors/|/modeling_utils\.py|load_state_dict|from_pretrained"
+)
+_DATA_FRAMES = compile_pattern(
+    r"/datasets/(?:load|builder|arrow_dataset|iterable_dataset)\.py|/pyarrow/"
+)
+_WEIGHT_CLASSES = ("OSError", "FileNotFoundError", "KeyError", "RuntimeError", "ValueError")
+_DATA_CLASSES = ("OSError", "ValueError", "RuntimeError")
+
+
+@dataclass(frozen=True)
+class Raised:
+    """One exception of a traceback."""
+
+    type_name: str
+    message: str
+    line: LogLine
+    frames: tuple[str, ...] = ()
+    """`file function` of its traceback, outermost first."""
+    context: Raised | None = None
+    """The exception above it in the chain."""
+    direct: bool = False
+    """`context` is its direct cause, by `raise ... from`."""
+    in_traceback: bool = True
+    """A traceback stood above it; otherwise the line merely looks like an exception's."""
+
+    @property
+    def short_name(self) -> str:
+        """Type without its module."""
+        return self.type_name.rpartition(".")[2]
+
+    @property
+    def wrapper(self) -> bool:
+        """Whether it only reports another failure."""
+        by_message = _WRAPPING_MESSAGE.match(self.message) is not None
+        return by_message or self.short_name.startswith(_WRAPPERS)
+
+    def root(self) -> Raised:
+        """The first link of the chain that explains the rest."""
+        if self.context is None:
+            return self
+        if not self.direct and self.context.short_name in _BENIGN_CONTEXT and not self.wrapper:
+            return self
+        return self.context.root()
+
+
+class TracebackReader:
+    """Follows the tracebacks of one stream."""
+
+    def __init__(self) -> None:
+        self._frames: list[str] | None = None
+        self._above: Raised | None = None
+        self._link: tuple[Raised, bool] | None = None
+
+    def feed(self, line: LogLine) -> Raised | None:
+        """The exception that this line ends a traceback with, if it does."""
+        body = line.body
+        if _HEADER.match(body):
+            self._frames = []
+            return None
+        if self._frames is None and _FRAME.match(body):
+            self._frames = []
+        if self._frames is not None:
+            margin = _GROUP_MARGIN.match(body)
+            body = body[margin.end() :] if margin else body
+            if body[:1].isspace():
+                self._note_frame(body)
+                return None
+        if body.startswith((_DIRECT_CAUSE, _DURING_HANDLING)):
+            if self._above is not None:
+                self._link = (self._above, body.startswith(_DIRECT_CAUSE))
+            return None
+        return self._end(body, line)
+
+    @property
+    def inside(self) -> bool:
+        """Whether the last line was a traceback's header, frame or source text."""
+        return self._frames is not None
+
+    def _note_frame(self, body: str) -> None:
+        match = _FRAME.match(body)
+        if match and self._frames is not None:
+            self._frames = [*self._frames[-60:], f"{match[1]} {match[2] or ''}"]
+
+    def _end(self, body: str, line: LogLine) -> Raised | None:
+        in_traceback = self._frames is not None
+        match = _RAISED.match(body) if in_traceback else _RAISED_ANYWHERE.search(body)
+        frames, self._frames = tuple(self._frames or ()), None
+        if match is None:
+            return None
+        raised = Raised(match[1], (match[2] or "").strip(), line, frames)
+        raised = replace(raised, in_traceback=in_traceback)
+        if self._link is not None and in_traceback:
+            raised = replace(raised, context=self._link[0], direct=self._link[1])
+        elif not in_traceback and self._above is not None and self._above.wrapper:
+            raised = replace(raised, frames=self._above.frames)
+        self._link, self._above = None, raised
+        return raised
+
+
+def class_of(raised: Raised) -> str:
+    """Failure class of an exception by its type, and by what its traceback was doing.
+
+    A type that is none of the classes takes its nearest base class's; one that is not built in,
+    its name's ending (`ConfigKeyError` is a KeyError); any other is a RuntimeError.
+    """
+    by_type = class_of_type(raised.type_name)
+    frames = "\n".join(raised.frames)
+    if by_type in _WEIGHT_CLASSES and _WEIGHT_FRAMES.search(frames):
+        return "ModelLoadingError"
+    if by_type in _DATA_CLASSES and _DATA_FRAMES.search(frames):
+        return "DatasetLoadingError"
+    return by_type
+
+
+def class_of_type(type_name: str) -> str:
+    """Failure class of an exception type, by name alone; see `class_of`."""
+    short = type_name.rpartition(".")[2]
+    for suffix, name in _BY_SUFFIX:
+        if short.endswith(suffix):
+            return name
+    builtin = getattr(builtins, short, None)
+    if isinstance(builtin, type) and issubclass(builtin, BaseException):
+        bases = (base.__name__ for base in builtin.__mro__)
+        known = (_BUILTIN_CLASS.get(b, b) for b in bases if b in _BUILTIN_CLASS or b in CLASSES)
+        return next(known, "RuntimeError")
+    endings = [name for name in CLASSES if name.endswith("Error") and short.endswith(name)]
+    return max(endings, key=len, default="RuntimeError")

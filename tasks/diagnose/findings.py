@@ -1,0 +1,33 @@
+"""What the readers of a log agree on: one line that says something about a failure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from configs.records import ActionKind
+from tasks.diagnose.logs import LogLine
+
+Role = Literal["decisive", "cause", "effect"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A line that a rule or an exception's type gives a class to."""
+
+    failure_class: str
+    role: Role
+    """decisive outranks cause outranks effect; see rules.yaml."""
+    method: str
+    """The rule, or `exception`."""
+    line: LogLine
+    order: int
+    """Counts lines over all files in the order they were read."""
+    action: ActionKind | None = None
+    """In place of the class's own."""
+    node: str | None = None
+    rank: int | None = None
+    steps_before: int = 0
+    """Steps that the same stream had reported when the line came."""
+    reports_before: int = 0
+    """The same for the rank that reports losses."""

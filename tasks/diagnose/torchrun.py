@@ -1,0 +1,108 @@
+"""What torchrun says about its workers: who died first, of what, and whom it ended itself.
+
+torchrun's own words are the only trace of a rank that died without a word. It ends the other ranks
+with a signal as soon as one dies; those deaths are its doing and no failure of theirs.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import Match, compile_pattern
+
+_CLOSING = compile_pattern(r"Sending process (\d+) closing signal")
+_FORCED = compile_pattern(r"Unable to shutdown process (\d+) via")
+_TOLD = compile_pattern(r"Received (?:Signals\.)?(?:\d+|SIG\w+) death signal")
+_FAILED = compile_pattern(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
+_ROOT_CAUSE = compile_pattern(r"Root Cause \(first observed failure\)")
+_OTHERS = compile_pattern(r"^(?:Other )?Failures:")
+_FIELD = compile_pattern(r"^\s*(host|rank|exitcode)\s*: (\S+)(?: \(pid: (\d+)\))?")
+
+
+@dataclass(frozen=True)
+class RankFailure:
+    """One worker's end, as torchrun observed it."""
+
+    rank: int | None
+    exit_code: int
+    """Negative: the number of the signal that ended it."""
+    pid: int
+    host: str | None
+    line: LogLine
+    first: bool = False
+    """torchrun saw it before the others. Not always the cause: it looks only now and then."""
+
+    @property
+    def signal_name(self) -> str | None:
+        """Like SIGKILL; None for an exit by the program itself."""
+        if self.exit_code >= 0:
+            return None
+        try:
+            return signal.Signals(-self.exit_code).name
+        except ValueError:
+            return f"signal {-self.exit_code}"
+
+
+@dataclass
+class TorchrunReader:
+    """Collects torchrun's report, line by line."""
+
+    failures: dict[int, RankFailure] = field(default_factory=dict)
+    """By process id."""
+    ended_by_torchrun: set[int] = field(default_factory=set)
+    """Process ids."""
+    told_to_stop: LogLine | None = None
+    """torchrun itself was signalled."""
+    _in_root_cause: bool = False
+    _host: str | None = None
+    _rank: int | None = None
+
+    def feed(self, line: LogLine) -> bool:
+        """Take note of the line; whether it was torchrun's."""
+        text = line.body
+        if match := _CLOSING.search(text) or _FORCED.search(text):
+            self.ended_by_torchrun.add(int(match[1]))
+        elif _TOLD.search(text):
+            self.told_to_stop = self.told_to_stop or line
+        elif match := _FAILED.search(text):
+            self._add(RankFailure(None, int(match[1]), int(match[2]), None, line, first=True))
+        elif _ROOT_CAUSE.search(text) or _OTHERS.search(text):
+            self._in_root_cause = "Root Cause" in text
+        elif match := _FIELD.match(text):
+            self._note_field(match, line)
+        else:
+            return False
+        return True
+
+    def own_deaths(self) -> list[RankFailure]:
+        """Workers that torchrun did not end itself, the one it saw first in front."""
+        own = [f for pid, f in self.failures.items() if pid not in self.ended_by_torchrun]
+        return sorted(own, key=lambda f: (not f.first, f.line.number))
+
+    def _note_field(self, match: Match, line: LogLine) -> None:
+        name, value, pid = match[1], match[2], match[3]
+        if name == "host":
+            self._host = value
+        elif name == "rank":
+            self._rank = int(value) if value.isdigit() else None
+        elif pid is not None:
+            failure = RankFailure(
+                self._rank, int(value), int(pid), self._host, line, self._in_root_cause
+            )
+            self._add(failure)
+
+    def _add(self, failure: RankFailure) -> None:
+        """The table names the global rank and host; the line before it was printed first."""
+        known = self.failures.get(failure.pid)
+        if known is not None:
+            failure = RankFailure(
+                failure.rank,
+                failure.exit_code,
+                failure.pid,
+                failure.host,
+                known.line,
+                known.first or failure.first,
+            )
+        self.failures[failure.pid] = failure

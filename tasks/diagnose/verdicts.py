@@ -1,0 +1,44 @@
+"""Puts a verdict together: class, place, evidence, action."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from configs.records import ActionKind, Verdict
+from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.logs import LogLine
+
+_MAX_TEXT_CHARS = 1000
+_MAX_EVIDENCE = 6
+
+
+def make_verdict(
+    failure_class: str,
+    *,
+    method: str,
+    confidence: float,
+    root: LogLine | None = None,
+    rank: int | None = None,
+    node: str | None = None,
+    action: ActionKind | None = None,
+    evidence: Sequence[str | LogLine] = (),
+    mitigation: str | None = None,
+) -> Verdict:
+    """A verdict of a class; the root line is quoted first, unless it is None."""
+    known = CLASSES[failure_class]
+    quotes = [] if root is None else [root.quote]
+    quotes += [item.quote if isinstance(item, LogLine) else item for item in evidence]
+    return Verdict(
+        failure_class=failure_class,
+        category=known.category,
+        root_cause_file=root.file if root else None,
+        root_cause_line=root.number if root else None,
+        root_cause_text=root.text.strip()[:_MAX_TEXT_CHARS] if root else "",
+        faulty_rank=rank,
+        faulty_node=node,
+        action=action or known.action,
+        confidence=confidence,
+        method=method,
+        evidence=list(dict.fromkeys(quotes))[:_MAX_EVIDENCE],
+        mitigation=known.mitigation if mitigation is None else mitigation,
+    )
