@@ -299,5 +299,7 @@ class Goodput(Record):
     """From the last sign of life of a failed attempt to its end."""
     restart_s: float
     """From a failed attempt's end to the next submission: diagnosis, back-off."""
+    other_s: float = 0.0
+    """Gaps between steps, the end of a completed attempt. All parts together are wall_s."""
     goodput: float
     """productive_s / wall_s."""

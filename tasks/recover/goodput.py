@@ -1,0 +1,154 @@
+"""Where the wall time of a run's training went, and the loss curve that counts.
+
+Reads attempts/N/{attempt.json,action.json,events.jsonl}; writes nothing.
+
+The account is exact: an attempt's time from submission to end is cut at its events, each cut goes to
+one part, and the parts add up to the whole. An event says how long its work took; what lies between
+the event before it and the start of that work is start-up until the first step has begun, and `other`
+from then on.
+
+A step that was computed more than once counts once, the last time. When an attempt starts from step S,
+all earlier computations of later steps are void, also of those that it does not reach again.
+
+Time between attempts counts as restart only while a flow was at work on it: diagnosing, until the
+decision, and backing off, until the wait that it decided on was over. A leg that took MAX_ABSENCE_S
+longer than it had to means that nobody was there (the flow was stopped, and continued later): it is
+left out of the wall time altogether. So is all time after a decision to stop, and after an interruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from configs.records import (
+    CheckpointEvent,
+    Event,
+    Goodput,
+    StartEvent,
+    StepEvent,
+    ValidationEvent,
+)
+from configs.rundir import AttemptDir, RunDir
+
+MAX_ABSENCE_S = 300.0
+
+
+@dataclass
+class _Account:
+    """Seconds by part; steps apart, until it is known which of them count."""
+
+    parts: dict[str, float] = field(default_factory=dict)
+    counted: dict[int, float] = field(default_factory=dict)
+    """Step -> seconds of the computation that counts."""
+
+    def add(self, part: str, seconds: float) -> None:
+        self.parts[part] = self.parts.get(part, 0.0) + seconds
+
+    def go_back_to(self, step: int) -> None:
+        """Void what was computed beyond a step."""
+        for later in [s for s in self.counted if s > step]:
+            self.add("recomputed_s", self.counted.pop(later))
+
+
+def compute_goodput(run: RunDir, *, now: float | None = None) -> Goodput:
+    """Account for all attempts so far. `now` ends an attempt, or a wait, that still goes on;
+    without it the last event ends it."""
+    account = _Account()
+    attempts = run.attempts()
+    for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
+        _add_attempt(account, attempt, now if following is None else None)
+        account.add("restart_s", _restart_s(attempt, following, now))
+    parts = {**dict.fromkeys(_PARTS, 0.0), **account.parts}
+    parts["productive_s"] = sum(account.counted.values())
+    wall_s = sum(parts.values())
+    return Goodput(
+        wall_s=wall_s, goodput=parts["productive_s"] / wall_s if wall_s else 0.0, **parts
+    )
+
+
+def effective_steps(run: RunDir) -> list[StepEvent]:
+    """The loss curve over all attempts: each step once, as it was computed last."""
+    curve: dict[int, StepEvent] = {}
+    for attempt in run.attempts():
+        for event in attempt.events():
+            if isinstance(event, StartEvent):
+                curve = {step: kept for step, kept in curve.items() if step <= event.step}
+            elif isinstance(event, StepEvent):
+                curve[event.step] = event
+    return [curve[step] for step in sorted(curve)]
+
+
+_PARTS = (
+    "recomputed_s",
+    "checkpoint_s",
+    "validation_s",
+    "startup_s",
+    "detection_s",
+    "restart_s",
+    "other_s",
+)
+
+
+def _add_attempt(account: _Account, attempt: AttemptDir, now: float | None) -> None:
+    """Cut the time from the attempt's submission to its end at its events."""
+    record = attempt.record()
+    if record is None:
+        return
+    events = sorted(attempt.events(), key=lambda event: event.time)
+    last = max((event.time for event in events), default=record.submitted_at)
+    end = max(record.ended_at or now or last, last)
+    cursor = record.submitted_at
+    between = "startup_s"
+    for event, part, duration_s in _works(events):
+        start = min(max(cursor, event.time - duration_s), max(cursor, event.time))
+        account.add(between, start - cursor)
+        cursor = max(cursor, event.time)
+        if isinstance(event, StartEvent):
+            account.go_back_to(event.step)
+        if isinstance(event, StepEvent):
+            account.go_back_to(event.step - 1)
+            account.counted[event.step] = cursor - start
+            between = "other_s"
+        else:
+            account.add(part or between, cursor - start)
+    account.add(_tail_part(record.outcome, bool(events), between), max(end - cursor, 0.0))
+
+
+def _works(events: list[Event]) -> Iterator[tuple[Event, str, float]]:
+    """Each event with the part that its work belongs to, and how long that took."""
+    for event in events:
+        if isinstance(event, StepEvent):
+            yield event, "", event.step_time_s
+        elif isinstance(event, ValidationEvent):
+            yield event, "validation_s", event.duration_s
+        elif isinstance(event, CheckpointEvent):
+            yield event, "checkpoint_s", event.duration_s
+        else:
+            yield event, "", 0.0
+
+
+def _tail_part(outcome: str | None, alive: bool, between: str) -> str:
+    """What the time after the last event was."""
+    if outcome in ("failed", "cancelled") and alive:
+        return "detection_s"
+    return between
+
+
+def _restart_s(attempt: AttemptDir, following: AttemptDir | None, now: float | None) -> float:
+    """Seconds between an attempt and the next in which a flow was at work on the restart."""
+    record, action = attempt.record(), attempt.action()
+    next_record = following.record() if following else None
+    resumed_at = next_record.submitted_at if next_record else now
+    if record is None or record.ended_at is None or resumed_at is None:
+        return 0.0
+    if action is None or action.stop or resumed_at < record.ended_at:
+        return 0.0
+    decided_at = min(max(action.decided_at, record.ended_at), resumed_at)
+    diagnosis_s = decided_at - record.ended_at
+    back_off_s = resumed_at - decided_at
+    return sum(
+        leg_s
+        for leg_s, expected_s in ((diagnosis_s, 0.0), (back_off_s, action.wait_s))
+        if leg_s <= expected_s + MAX_ABSENCE_S
+    )

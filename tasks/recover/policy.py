@@ -1,0 +1,193 @@
+"""Verdict + history -> action, within the budgets. Pure: the clock is the caller's.
+
+Two budgets of the config end loops: restarts of the whole run, and restarts for one failure class
+without a new checkpoint in between. Both count automatic restarts since a person last started the
+run: after a stop, or an interruption, someone has looked at it.
+
+The wait before a restart doubles with each one for the same cause that brought nothing new.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from configs.records import Action, ActionKind, CheckpointEvent, StepEvent, Verdict
+from configs.rundir import AttemptDir, RunDir
+from configs.schema import RecoveryConfig
+
+MAX_WAIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class PastAttempt:
+    """What deciding needs to know of an attempt that has ended."""
+
+    number: int
+    verdict: Verdict | None
+    """None when a person interrupted it."""
+    action: Action | None = None
+    """What was decided; None for the attempt that is being decided on."""
+    completed: bool = False
+    last_step: int | None = None
+    """Last step that it finished."""
+    committed_steps: tuple[int, ...] = ()
+    """Steps of the checkpoints that it committed."""
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the next attempt was an automatic restart after this one."""
+        return self.action is not None and not self.action.stop
+
+
+def attempt_history(run: RunDir) -> list[PastAttempt]:
+    """The run's attempts that have ended, in order."""
+    committed = _committed_steps(run)
+    return [
+        _past_attempt(attempt, tuple(sorted(committed.get(attempt.number, ()))))
+        for attempt in run.attempts()
+        if (record := attempt.record()) is not None and record.outcome is not None
+    ]
+
+
+def decide(
+    history: Sequence[PastAttempt],
+    config: RecoveryConfig,
+    *,
+    now: float,
+    pool: Sequence[str] = (),
+) -> Action:
+    """What to do about the last attempt of `history`, which has a verdict and no action yet.
+
+    `pool` names all nodes that jobs can run on; empty: no others than the attempt's are known.
+    """
+    last = history[-1]
+    if last.completed:
+        return Action(kind="none", stop=False, reason="training is complete", decided_at=now)
+    if last.verdict is None:
+        return _stop("none", f"attempt {last.number} was interrupted by a person", now)
+    verdict = last.verdict
+    if verdict.action == "fix_by_user":
+        quoted = f": {verdict.root_cause_text[:200]}" if verdict.root_cause_text else ""
+        return _stop("fix_by_user", f"a restart does not cure {_cause(verdict)}{quoted}", now)
+    if verdict.action == "none" and verdict.failure_class != "NoFailure":
+        return _stop("none", f"the job was ended on purpose ({_cause(verdict)})", now)
+    return _restart(history, verdict, config, now, pool)
+
+
+def _restart(
+    history: Sequence[PastAttempt],
+    verdict: Verdict,
+    config: RecoveryConfig,
+    now: float,
+    pool: Sequence[str],
+) -> Action:
+    automatic = _since_a_person_started(history)
+    same = _same_cause_without_progress(history, automatic)
+    kind, exclude, said = _place(verdict, history, pool)
+    cause = _cause(verdict)
+    if automatic >= config.max_restarts:
+        return _stop(
+            kind, f"all {config.max_restarts} restarts of the run are used up; last: {cause}", now
+        )
+    if same >= config.max_restarts_per_cause:
+        tried = "1 restart" if same == 1 else f"{same} restarts"
+        return _stop(kind, f"{cause} came back after {tried} without a new checkpoint", now)
+    step = max((s for attempt in history for s in attempt.committed_steps), default=0)
+    start = f"from step {step}" if step else "from the beginning"
+    wait_s = min(config.backoff_s * 2**same, MAX_WAIT_S)
+    return Action(
+        kind=kind,
+        stop=False,
+        reason=f"restart {automatic + 1} of {config.max_restarts} {start}: {cause}{said}",
+        wait_s=wait_s,
+        exclude_nodes=exclude,
+        decided_at=now,
+    )
+
+
+def _place(
+    verdict: Verdict, history: Sequence[PastAttempt], pool: Sequence[str]
+) -> tuple[ActionKind, list[str], str]:
+    """Where to restart: the kind, the nodes to exclude from now on, and what to say about it."""
+    if verdict.failure_class == "NoFailure":
+        return "restart_same_nodes", [], ", though its logs show no failure"
+    if verdict.action != "restart_exclude_node":
+        return verdict.action, [], ""
+    node = verdict.faulty_node
+    if node is None:
+        return "restart_same_nodes", [], ", on the same nodes: no faulty node is known"
+    gone = {n for a in history if a.action for n in a.action.exclude_nodes} | {node}
+    usable = set(pool) - gone
+    if len(usable) < max(len(history[-1].nodes), 1):
+        return "restart_same_nodes", [], f", on {node} again: no other node is available"
+    return "restart_exclude_node", [node], f", without {node}"
+
+
+def _since_a_person_started(history: Sequence[PastAttempt]) -> int:
+    """Automatic restarts, counted back from the last attempt."""
+    count = 0
+    for attempt in reversed(history[:-1]):
+        if not attempt.restarted:
+            break
+        count += 1
+    return count
+
+
+def _same_cause_without_progress(history: Sequence[PastAttempt], automatic: int) -> int:
+    """How many restarts this failure class has had since the last new checkpoint."""
+    failure_class = history[-1].verdict.failure_class if history[-1].verdict else None
+    count = 0
+    for index in range(len(history) - 1, len(history) - 1 - automatic, -1):
+        if _made_progress(history, index):
+            break
+        earlier = history[index - 1].verdict
+        count += earlier is not None and earlier.failure_class == failure_class
+    return count
+
+
+def _made_progress(history: Sequence[PastAttempt], index: int) -> bool:
+    """Whether an attempt committed a checkpoint further on than any before it."""
+    before = max((s for a in history[:index] for s in a.committed_steps), default=0)
+    return max(history[index].committed_steps, default=0) > before
+
+
+def _cause(verdict: Verdict) -> str:
+    where = f" on rank {verdict.faulty_rank}" if verdict.faulty_rank is not None else ""
+    return f"{verdict.failure_class}{where}"
+
+
+def _stop(kind: ActionKind, reason: str, now: float) -> Action:
+    return Action(kind=kind, stop=True, reason=reason, decided_at=now)
+
+
+def _past_attempt(attempt: AttemptDir, committed: tuple[int, ...]) -> PastAttempt:
+    record = attempt.record()
+    steps = [event.step for event in attempt.events() if isinstance(event, StepEvent)]
+    return PastAttempt(
+        number=attempt.number,
+        verdict=attempt.verdict(),
+        action=attempt.action(),
+        completed=record is not None and record.outcome == "completed",
+        last_step=steps[-1] if steps else None,
+        committed_steps=committed,
+        nodes=tuple(record.nodes) if record else (),
+    )
+
+
+def _committed_steps(run: RunDir) -> dict[int, set[int]]:
+    """Checkpoints by the attempt that committed them: markers, and events of those since removed.
+
+    A marker counts even when its job died before it could write the event.
+    """
+    committed: dict[int, set[int]] = {}
+    for checkpoint in run.committed_checkpoints():
+        marker = checkpoint.marker()
+        if marker is not None:
+            committed.setdefault(marker.attempt, set()).add(marker.step)
+    for attempt in run.attempts():
+        for event in attempt.events():
+            if isinstance(event, CheckpointEvent) and event.outcome == "committed":
+                committed.setdefault(attempt.number, set()).add(event.step)
+    return committed
