@@ -26,6 +26,7 @@ def notices(before: Snapshot, after: Snapshot) -> list[Notice]:
     found = [
         *_prepared(before, after),
         *_checkpoints(before, after),
+        *_faults(before, after),
         *_attempts(before, after),
         *_evaluations(before, after),
     ]
@@ -107,6 +108,9 @@ def _attempts(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         yield from _started(old, attempt)
         yield from _ended(old, attempt)
         yield from _decided(old, attempt)
+
+
+def _faults(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     for number, fault in after.faults[len(before.faults) :]:
         text = f"injecting fault: {fault.kind} on rank {fault.rank} at step {fault.step:,}"
         yield Notice(fault.time, f"attempt {number}: {text}", "yellow")

@@ -17,9 +17,10 @@ from rich.text import Text
 from configs.records import EvaluationFailure, Goodput
 from configs.rundir import RunDir, read_record
 from flows.show import words
+from flows.show.layout import print_facts, print_places, print_tight, section, two_columns
 from flows.show.notices import progress_line
 from flows.show.panel import activity
-from flows.show.scores import ScoreRow, print_scores, print_tight
+from flows.show.scores import ScoreRow, print_scores
 from flows.show.state import RunView, Snapshot
 from flows.show.summary import (
     AttemptSummary,
@@ -84,9 +85,9 @@ def print_status(
     _print_restarts(attempts, console)
     if goodput:
         _print_goodput(goodput, console)
-    _section("where to look", console)
+    section("where to look", console)
     places = [("run directory", words.short_path(run.path)), *_logs(run.path, attempts)]
-    _print_places(places, console)
+    print_places(places, console)
 
 
 def _current_summary(run: RunDir, snapshot: Snapshot) -> RunSummary | None:
@@ -159,8 +160,8 @@ def _print_failure(summary: RunSummary, console: Console) -> None:
     if summary.checkpoints:
         step = summary.checkpoints[-1].step
         facts.append(("to go on", f"start the run again: it continues from step {step:,}"))
-    _section("failure", console, style="bold red")
-    _print_facts(facts, console)
+    section("failure", console, style="bold red")
+    print_facts(facts, console)
 
 
 # --- checkpoints and restarts ---------------------------------------------------------------------
@@ -188,7 +189,7 @@ def _failure_note(failure: EvaluationFailure) -> str:
 
 
 def _print_checkpoints(rows: Sequence[ScoreRow], console: Console) -> None:
-    _section("checkpoints", console)
+    section("checkpoints", console)
     if rows:
         print_scores(rows, console)
     else:
@@ -203,16 +204,16 @@ def _print_restarts(attempts: Sequence[AttemptSummary], console: Console) -> Non
     ]
     if not ended:
         return
-    _section("restarts", console)
+    section("restarts", console)
     if len(ended) > _MAX_RESTARTS:
         console.print(Text(f"{len(ended) - _MAX_RESTARTS} earlier ones in attempts/", "dim"))
-    grid = _grid()
+    table = two_columns()
     for attempt, following in ended[-_MAX_RESTARTS:]:
-        grid.add_row(Text(f"attempt {attempt.number}"), _cause(attempt))
+        table.add_row(Text(f"attempt {attempt.number}"), _cause(attempt))
         if attempt.root_cause_text:
-            grid.add_row("", _quote(attempt))
-        grid.add_row("", Text(_consequence(attempt, following)))
-    print_tight(grid, console)
+            table.add_row("", _quote(attempt))
+        table.add_row("", Text(_consequence(attempt, following)))
+    print_tight(table, console)
 
 
 def _cause(attempt: AttemptSummary) -> Text:
@@ -240,8 +241,9 @@ def _quote(attempt: AttemptSummary) -> Text:
 def _consequence(attempt: AttemptSummary, following: AttemptSummary | None) -> str:
     reason = words.clean(attempt.reason).rstrip(".")
     if attempt.stop or (following is None and attempt.action is None):
-        return f"stopped: {reason}" if reason else "stopped"
-    action = words.ACTION_WORDS[attempt.action] if attempt.action else "started again"
+        action = "stopped"
+    else:
+        action = words.ACTION_WORDS[attempt.action] if attempt.action else "started again"
     text = f"{action}: {reason}" if reason else action
     if following is None or following.start_step is None:
         return text
@@ -257,18 +259,18 @@ def _consequence(attempt: AttemptSummary, following: AttemptSummary | None) -> s
 
 def _print_goodput(goodput: Goodput, console: Console) -> None:
     share = words.percent(goodput.productive_s, goodput.wall_s)
-    _section("goodput", console, f"{share} of {words.duration(goodput.wall_s)} made progress")
+    section("goodput", console, f"{share} of {words.duration(goodput.wall_s)} made progress")
     parts = [(label, float(getattr(goodput, name))) for name, label in _GOODPUT_PARTS]
     other_s = goodput.wall_s - sum(seconds for _, seconds in parts)
     if other_s > 0.001 * goodput.wall_s:
         parts.append(("between", other_s))
-    grid = Table.grid(padding=(0, 3, 0, 0))
-    grid.add_column()
-    grid.add_column(justify="right")
-    grid.add_column(justify="right")
+    table = Table.grid(padding=(0, 3, 0, 0))
+    table.add_column()
+    table.add_column(justify="right")
+    table.add_column(justify="right")
     for label, seconds in parts:
-        grid.add_row(label, words.percent(seconds, goodput.wall_s), f"{seconds:,.1f} s")
-    print_tight(grid, console)
+        table.add_row(label, words.percent(seconds, goodput.wall_s), f"{seconds:,.1f} s")
+    print_tight(table, console)
 
 
 def _print_where_to_look(summary: RunSummary, console: Console) -> None:
@@ -279,43 +281,19 @@ def _print_where_to_look(summary: RunSummary, console: Console) -> None:
     if summary.tracking_uri:
         places.append(("MLflow at", words.clean(summary.tracking_uri)))
     places += _logs(run_dir, summary.attempts)
-    _section("where to look", console)
-    _print_places(places, console)
+    section("where to look", console)
+    print_places(places, console)
 
 
 def _logs(run_dir: Path, attempts: Sequence[AttemptSummary]) -> list[tuple[str, str]]:
-    """The logs of failed attempts: the file that the verdict rests on, or else the folder."""
+    """The flow's log; of failed attempts the log that the verdict rests on, or else the folder."""
     failed = [a for a in attempts if a.outcome == "failed"][-3:]
-    return [
+    flow_log = run_dir / "flow.log"
+    flow = [("log of the flow", words.short_path(flow_log))] if flow_log.is_file() else []
+    return flow + [
         (
             f"log of attempt {a.number}",
             words.short_path(run_dir / (a.root_cause_file or f"attempts/{a.number:03d}")),
         )
         for a in failed
     ]
-
-
-def _section(title: str, console: Console, more: str = "", style: str = "bold") -> None:
-    console.print()
-    console.print(Text.assemble((title, style), f"  {more}" if more else ""))
-
-
-def _print_facts(facts: Sequence[tuple[str, str]], console: Console) -> None:
-    grid = _grid()
-    for label, value in facts:
-        grid.add_row(Text(label, "dim"), Text(value))
-    print_tight(grid, console)
-
-
-def _print_places(places: Sequence[tuple[str, str]], console: Console) -> None:
-    """One line each whatever the width, so that a path can be copied."""
-    width = max(len(label) for label, _ in places) + 2
-    for label, place in places:
-        console.print(Text.assemble((label.ljust(width), "dim"), place), soft_wrap=True)
-
-
-def _grid() -> Table:
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(no_wrap=True)
-    grid.add_column(overflow="fold")
-    return grid

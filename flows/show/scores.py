@@ -7,11 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flows.show import words
+from flows.show.layout import print_tight
 
 _MAIN_METRICS = (
     "acc_norm",
@@ -139,14 +140,6 @@ def print_scores(rows: Sequence[ScoreRow], console: Console) -> None:
         console.print(Text("   ".join(notes), style="dim"))
     for row in [row for row in rows if row.note][-_MAX_NOTES:]:
         console.print(Text(f"step {row.step:,}: evaluation {row.note}", style="yellow"))
-
-
-def print_tight(renderable: RenderableType, console: Console) -> None:
-    """Print without the spaces that fill each line up."""
-    for segments in console.render_lines(renderable, pad=False):
-        line = Text.assemble(*((segment.text, segment.style or "") for segment in segments))
-        line.rstrip()
-        console.print(line, soft_wrap=True)
 
 
 def _rank(score: ScoreLike) -> int:

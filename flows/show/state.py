@@ -6,11 +6,7 @@ or from another terminal. It writes nothing and asks neither Prefect nor MLflow.
 
 from __future__ import annotations
 
-import math
-import statistics
 import time
-from array import array
-from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -22,11 +18,7 @@ from configs.records import (
     DataManifest,
     EvaluationFailure,
     EvaluationScores,
-    Event,
     FaultEvent,
-    StartEvent,
-    StepEvent,
-    ValidationEvent,
 )
 from configs.rundir import RunDir, step_of_folder
 from configs.schema import RunConfig
@@ -37,9 +29,9 @@ from flows.show.readers import (
     EvaluationReader,
     EvaluationView,
 )
+from flows.show.trajectory import Trajectory
 
 Stage = Literal["prepare", "pretrain", "evaluate", "done"]
-_RECENT_STEPS = 50
 
 
 @dataclass(frozen=True)
@@ -120,72 +112,6 @@ class Snapshot:
         return [e.failure for e in self.evaluations if e.failure]
 
 
-class _Trajectory:
-    """The steps that count, out of all attempts' events in order."""
-
-    def __init__(self) -> None:
-        self.step = 0
-        self.validation: ValidationEvent | None = None
-        self.last_event_at: float | None = None
-        self.failed_saves: list[CheckpointEvent] = []
-        self.faults: list[tuple[int, FaultEvent]] = []
-        self._losses = array("d", [math.nan])
-        self._recent: deque[StepEvent] = deque(maxlen=_RECENT_STEPS)
-        self._steps_computed = 0
-        self._held_up_s = 0.0
-
-    def add(self, attempt: int, event: Event) -> None:
-        self.last_event_at = event.time
-        if isinstance(event, StepEvent):
-            self._add_step(event)
-        elif isinstance(event, StartEvent):
-            self._go_back(event.step)
-        elif isinstance(event, ValidationEvent):
-            self.validation = event
-            self._held_up_s += event.duration_s
-        elif isinstance(event, CheckpointEvent):
-            self._held_up_s += event.duration_s
-            if event.outcome == "failed":
-                self.failed_saves.append(event)
-        elif isinstance(event, FaultEvent):
-            self.faults.append((attempt, event))
-
-    def _add_step(self, event: StepEvent) -> None:
-        missing = event.step + 1 - len(self._losses)
-        if missing > 0:
-            self._losses.extend([math.nan] * missing)
-        self._losses[event.step] = event.loss
-        self.step = event.step
-        self._recent.append(event)
-        self._steps_computed += 1
-
-    def _go_back(self, step: int) -> None:
-        self.step = step
-        if self.validation and self.validation.step > step:
-            self.validation = None
-
-    @property
-    def loss(self) -> float | None:
-        if not 0 < self.step < len(self._losses):
-            return None
-        return self._losses[self.step]
-
-    @property
-    def tokens_per_s(self) -> float | None:
-        return statistics.median(e.tokens_per_s for e in self._recent) if self._recent else None
-
-    @property
-    def step_time_s(self) -> float | None:
-        return statistics.median(e.step_time_s for e in self._recent) if self._recent else None
-
-    def time_left_s(self, total_steps: int | None) -> float | None:
-        """Steps to go times the recent step time and what saves and validations add to a step."""
-        if total_steps is None or self.step_time_s is None:
-            return None
-        held_up_s = self._held_up_s / self._steps_computed
-        return max(total_steps - self.step, 0) * (self.step_time_s + held_up_s)
-
-
 class RunView:
     """Follows one run directory."""
 
@@ -198,7 +124,7 @@ class RunView:
         self._attempts: dict[int, AttemptReader] = {}
         self._checkpoints: dict[int, CheckpointView] = {}
         self._evaluations: dict[int, EvaluationReader] = {}
-        self._trajectory = _Trajectory()
+        self._trajectory = Trajectory()
 
     def refresh(self, now: float | None = None) -> Snapshot:
         """The run as of now (Unix seconds)."""

@@ -112,7 +112,7 @@ def build_summary(
         evaluations=summarize_scores(snapshot),
         goodput=goodput,
         mlflow_run_id=mlflow_run_id,
-        tracking_uri=tracking_uri,
+        tracking_uri=words.without_password(tracking_uri) if tracking_uri else None,
         failure=_failure(snapshot.attempts, failure) if status == "failed" else None,
         evaluation_failures=snapshot.evaluation_failures,
     )

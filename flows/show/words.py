@@ -95,6 +95,11 @@ def clean(text: str, limit: int = 300) -> str:
     return line if len(line) <= limit else line[: limit - 3] + "..."
 
 
+def without_password(uri: str) -> str:
+    """`postgresql://user:***@host/db`: a tracking URI may hold one."""
+    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", uri)
+
+
 def short_path(path: Path | str) -> str:
     """Relative to the working directory where that is shorter."""
     absolute = str(path)

@@ -1,0 +1,89 @@
+"""The steps of a run that count, out of the events of all its attempts."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from array import array
+from collections import deque
+
+from configs.records import (
+    CheckpointEvent,
+    Event,
+    FaultEvent,
+    StartEvent,
+    StepEvent,
+    ValidationEvent,
+)
+
+_RECENT_STEPS = 50
+
+
+class Trajectory:
+    """The steps that count, out of all attempts' events in order."""
+
+    def __init__(self) -> None:
+        self.step = 0
+        self.validation: ValidationEvent | None = None
+        self.last_event_at: float | None = None
+        self.failed_saves: list[CheckpointEvent] = []
+        self.faults: list[tuple[int, FaultEvent]] = []
+        self._losses = array("d", [math.nan])
+        self._recent: deque[StepEvent] = deque(maxlen=_RECENT_STEPS)
+        self._steps_computed = 0
+        self._held_up_s = 0.0
+
+    def add(self, attempt: int, event: Event) -> None:
+        """Take in the next event of an attempt."""
+        self.last_event_at = event.time
+        if isinstance(event, StepEvent):
+            self._add_step(event)
+        elif isinstance(event, StartEvent):
+            self._go_back(event.step)
+        elif isinstance(event, ValidationEvent):
+            self.validation = event
+            self._held_up_s += event.duration_s
+        elif isinstance(event, CheckpointEvent):
+            self._held_up_s += event.duration_s
+            if event.outcome == "failed":
+                self.failed_saves.append(event)
+        elif isinstance(event, FaultEvent):
+            self.faults.append((attempt, event))
+
+    def _add_step(self, event: StepEvent) -> None:
+        missing = event.step + 1 - len(self._losses)
+        if missing > 0:
+            self._losses.extend([math.nan] * missing)
+        self._losses[event.step] = event.loss
+        self.step = event.step
+        self._recent.append(event)
+        self._steps_computed += 1
+
+    def _go_back(self, step: int) -> None:
+        self.step = step
+        if self.validation and self.validation.step > step:
+            self.validation = None
+
+    @property
+    def loss(self) -> float | None:
+        """Loss of the last step that counts, whichever attempt computed it."""
+        if not 0 < self.step < len(self._losses):
+            return None
+        return self._losses[self.step]
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Median of recent steps."""
+        return statistics.median(e.tokens_per_s for e in self._recent) if self._recent else None
+
+    @property
+    def step_time_s(self) -> float | None:
+        """Median of recent steps."""
+        return statistics.median(e.step_time_s for e in self._recent) if self._recent else None
+
+    def time_left_s(self, total_steps: int | None) -> float | None:
+        """Steps to go times the recent step time and what saves and validations add to a step."""
+        if total_steps is None or self.step_time_s is None:
+            return None
+        held_up_s = self._held_up_s / self._steps_computed
+        return max(total_steps - self.step, 0) * (self.step_time_s + held_up_s)

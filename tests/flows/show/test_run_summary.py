@@ -1,0 +1,286 @@
+"""The summary as programs read it, and the report as people do."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from synthetic_run import GOODPUT, KILLED, SyntheticRun, crashed_and_recovered, loss_at
+
+from configs.rundir import write_record
+from flows.show.report import RunSummary, build_summary, print_report, print_status
+from flows.show.scores import lower_is_better, main_scores
+from flows.show.summary import ScoreSummary
+
+
+def stopped(path: Path, **verdict: object) -> SyntheticRun:
+    """A run whose second attempt is the last."""
+    made = SyntheticRun(path)
+    made.prepare()
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 60)
+    made.crash(1)
+    made.submit(2)
+    made.start(2, step=50)
+    made.train(2, 51, 70)
+    made.end(2, "failed", exit_code=1)
+    made.decide(2, stop=True, verdict=KILLED.model_copy(update=verdict))
+    return made
+
+
+def summary_of(made: SyntheticRun, status: str = "completed", **fields: object) -> RunSummary:
+    arguments = {"goodput": GOODPUT, "mlflow_run_id": "3f2a", **fields}
+    return build_summary(made.run, status=status, **arguments)
+
+
+def report(summary: RunSummary, width: int = 80) -> str:
+    stream = io.StringIO()
+    print_report(summary, Console(file=stream, width=width))
+    return stream.getvalue()
+
+
+def status(made: SyntheticRun, **fields: bool) -> str:
+    stream = io.StringIO()
+    print_status(made.run, Console(file=stream, width=80), **fields)
+    return stream.getvalue()
+
+
+# --- summary --------------------------------------------------------------------------------------
+
+
+def test_the_summary_of_a_completed_run(tmp_path: Path) -> None:
+    made = crashed_and_recovered(tmp_path / "run")
+    value = json.loads(summary_of(made).model_dump_json())
+    required = {
+        "run_dir", "status", "final_step", "final_loss", "attempts", "checkpoints", "evaluations",
+        "goodput", "mlflow_run_id",
+    }  # fmt: skip
+    assert set(value) - required == {"failure", "tracking_uri", "evaluation_failures"}
+    assert required <= set(value)
+    assert (value["status"], value["final_step"]) == ("completed", 200)
+    assert value["final_loss"] == pytest.approx(loss_at(200))
+    assert value["failure"] is None
+    first, second = value["attempts"]
+    assert first["number"] == 1 and first["outcome"] == "failed"
+    assert (first["verdict"], first["action"]) == ("NodeFailure", "restart_same_nodes")
+    assert first["root_cause_file"] == "attempts/001/rank_00001.log"
+    assert (second["outcome"], second["verdict"], second["start_step"]) == ("completed", None, 100)
+    assert [c["step"] for c in value["checkpoints"]] == [50, 100, 150, 200]
+    assert set(value["checkpoints"][0]) == {"step", "path", "size_bytes", "committed_at"}
+    assert Path(value["checkpoints"][0]["path"]).is_dir()
+    assert set(value["evaluations"][0]) == {"step", "task", "metric", "value", "stderr"}
+    assert len(value["evaluations"]) == 16
+    assert value["goodput"]["goodput"] == 0.7
+
+
+def test_the_summary_survives_its_file(tmp_path: Path) -> None:
+    summary = summary_of(crashed_and_recovered(tmp_path / "run"))
+    write_record(tmp_path / "summary.json", summary)
+    assert RunSummary.model_validate_json((tmp_path / "summary.json").read_bytes()) == summary
+
+
+def test_final_loss_is_that_of_the_last_step_that_counts(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 70)
+    made.crash(1)
+    made.submit(2)
+    made.start(2, step=50)
+    summary = summary_of(made, "failed")
+    assert (summary.final_step, summary.final_loss) == (50, loss_at(50))
+
+
+def test_values_that_are_not_finite_are_null_in_valid_json(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.score(50, accuracy=float("nan"))
+    text = summary_of(made).model_dump_json()
+    value = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert [e["value"] for e in value["evaluations"]] == [None, None]
+    assert RunSummary.model_validate_json(text).evaluations[0].value is None
+
+
+def test_a_failed_run_says_why(tmp_path: Path) -> None:
+    failure = summary_of(stopped(tmp_path / "run"), "failed").failure
+    assert failure and failure.attempt == 2 and failure.verdict == KILLED
+    assert failure.sentence == (
+        "attempt 2 failed after step 70: NodeFailure; "
+        "the budget of 3 restarts for NodeFailure is spent"
+    )
+
+
+def test_a_run_that_failed_before_training_keeps_the_given_reason(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    summary = summary_of(made, "failed", goodput=None, failure="the corpus is empty")
+    assert summary.failure and summary.failure.sentence == "the corpus is empty"
+    assert (summary.final_step, summary.final_loss, summary.goodput) == (0, None, None)
+    assert "the corpus is empty" in report(summary)
+
+
+def test_a_password_in_the_tracking_uri_is_not_kept(tmp_path: Path) -> None:
+    uri = "postgresql://overland:hunter2@db.example:5432/mlflow"
+    summary = summary_of(SyntheticRun(tmp_path / "run"), tracking_uri=uri)
+    assert summary.tracking_uri == "postgresql://overland:***@db.example:5432/mlflow"
+
+
+# --- report ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_the_report_fits_and_has_no_control_characters(tmp_path: Path, width: int) -> None:
+    made = crashed_and_recovered(tmp_path / "run")
+    made.fail_evaluation(250)
+    text = report(summary_of(made), width)
+    assert "\x1b" not in text and "\r" not in text
+    body, places = text.split("where to look")
+    assert max(len(line) for line in body.splitlines()) <= width
+    assert not [line for line in text.splitlines() if line != line.rstrip()]
+    for part in (
+        "run completed: 200 steps, loss 1.3333, 1m 40s wall time, 1 restart",
+        "NodeFailure (infrastructure), rank 1 on node-a, after step 129",
+        "attempts/001/rank_00001.log:42",
+        "step 250: evaluation failed in infer: exit code 1",
+        "goodput  70.0 % of 1m 40s made progress",
+    ):
+        assert part in body, part
+    assert "went back to step 100 (29 steps computed again)" in " ".join(body.split())
+    assert "3f2a  (overland ui)" in places and "attempts/001/rank_00001.log" in places
+
+
+def test_the_best_of_each_column_is_marked(tmp_path: Path) -> None:
+    made = crashed_and_recovered(tmp_path / "run")
+    rows = {line.split()[0]: line for line in report(summary_of(made)).splitlines() if line.strip()}
+    assert rows["200"].split()[3:] == ["0.3500*", "2.6500*", "0.3500*", "0.3500*"]
+    assert "*" not in rows["50"]
+
+
+def test_columns_are_aligned(tmp_path: Path) -> None:
+    made = crashed_and_recovered(tmp_path / "run")
+    lines = report(summary_of(made)).splitlines()
+    ends = [line.index("MB") for line in lines if "43.1 MB" in line]
+    assert len(ends) == 4 and len(set(ends)) == 1
+
+
+def test_many_tasks_become_several_tables(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.score(50, 0.2, tasks=12)
+    made.score(100, 0.3, tasks=12)
+    text = report(summary_of(made)).split("where to look")[0]
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert sum(line.startswith("step ") for line in text.splitlines()) >= 3
+    assert text.count("0.3000*") == 11  # every column but that of the perplexity
+
+
+def test_many_checkpoints_are_cut_to_the_newest_and_the_best(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    for step in range(10, 410, 10):
+        made.score(step, accuracy=0.9 if step == 30 else 0.1 + step / 10_000)
+    text = report(summary_of(made))
+    assert "23 more checkpoints in summary.json" in text
+    shown = [int(line.split()[0]) for line in text.splitlines() if line.strip()[:1].isdigit()]
+    assert shown == [30, *range(250, 410, 10)]
+
+
+def test_the_report_of_a_failed_run(tmp_path: Path) -> None:
+    text = report(summary_of(stopped(tmp_path / "run"), "failed"))
+    flat = " ".join(text.split())
+    assert "run failed: 70 steps" in text
+    assert "what attempt 2 failed after step 70: NodeFailure; the budget of 3 restarts" in flat
+    assert "where attempts/002/rank_00001.log:42, rank 1, node node-a" in flat
+    assert "what to do Check the node's memory and its kernel log." in flat
+    assert "to go on start the run again: it continues from step 50" in flat
+    restarts = text.split("restarts\n")[1]
+    assert "attempt 1 " in restarts and "attempt 2 " not in restarts.split("goodput")[0]
+
+
+def test_text_out_of_logs_is_neither_markup_nor_control(tmp_path: Path) -> None:
+    evil = "[bold]x[/bold] \x1b[2J\x1b]0;title\x07 [/nope] :smile: \x9b31m\r\nnext"
+    made = stopped(tmp_path / "run", root_cause_text=evil, mitigation=evil)
+    text = report(summary_of(made, "failed"), width=120)
+    assert "[bold]x[/bold] [/nope] :smile: 31m next" in text
+    assert not {"\x1b", "\x07", "\x9b", "\r"} & set(text)
+
+
+def test_colors_only_on_a_terminal(tmp_path: Path) -> None:
+    stream = io.StringIO()
+    console = Console(file=stream, width=80, force_terminal=True, color_system="standard")
+    print_report(summary_of(crashed_and_recovered(tmp_path / "run")), console)
+    assert "\x1b[" in stream.getvalue()
+
+
+# --- status ---------------------------------------------------------------------------------------
+
+
+def test_status_of_a_run_that_has_not_begun(tmp_path: Path) -> None:
+    text = status(SyntheticRun(tmp_path / "run"))
+    assert "run in prepare" in text and "no step yet" in text and "none was committed" in text
+
+
+def test_status_of_an_unfinished_run(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 120)
+    made.score(50)
+    made.begin_evaluation(100, "infer")
+    made.crash(1)
+    text = status(made, live=True)
+    assert "run in pretrain: at work" in text
+    assert "step 120/200 (60%)" in text and "restarting" in text
+    assert "step 100: evaluation running (infer)" in text
+    assert "NodeFailure (infrastructure), rank 1" in text
+    interrupted = status(made, live=False)
+    assert "not at work" in interrupted and "unfinished (infer)" in interrupted
+
+
+def test_status_is_the_report_until_the_run_goes_on(tmp_path: Path) -> None:
+    made = stopped(tmp_path / "run")
+    write_record(made.run.summary_path, summary_of(made, "failed"))
+    assert "run failed: 70 steps" in status(made)
+    made.submit(3)
+    assert "run in pretrain" in status(made)
+
+
+# --- metrics --------------------------------------------------------------------------------------
+
+
+def test_the_main_metric_of_each_task() -> None:
+    scores = [
+        ScoreSummary(step=1, task=task, metric=metric, value=0.5)
+        for task, metric in (
+            ("cloze", "brier_score,none"),
+            ("cloze", "acc,none"),
+            ("cloze", "acc_norm,none"),
+            ("lm", "word_perplexity,none"),
+            ("lm", "bits_per_byte,none"),
+            ("copy", "exact_match,strict-match"),
+            ("own", "score_a,none"),
+            ("own", "score_b,none"),
+        )
+    ]
+    assert [(s.task, s.metric) for s in main_scores(scores)] == [
+        ("cloze", "acc_norm,none"),
+        ("lm", "bits_per_byte,none"),
+        ("copy", "exact_match,strict-match"),
+        ("own", "score_a,none"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "lower"),
+    [
+        ("acc,none", False),
+        ("exact_match,strict-match", False),
+        ("word_perplexity,none", True),
+        ("bits_per_byte,none", True),
+        ("brier_score,none", True),
+        ("ter,none", True),
+        ("inter_rater,none", False),
+    ],
+)
+def test_which_direction_is_better(metric: str, lower: bool) -> None:
+    assert lower_is_better(metric) is lower
