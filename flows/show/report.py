@@ -44,6 +44,7 @@ _GOODPUT_PARTS = (
     ("startup_s", "starting attempts"),
     ("detection_s", "noticing failures"),
     ("restart_s", "diagnosis and back-off"),
+    ("other_s", "between steps"),
 )
 
 
@@ -131,7 +132,7 @@ def _print_state(run: RunDir, snapshot: Snapshot, console: Console, *, live: boo
     console.print(
         Text.assemble((words.clean(run.path.name, 60), "bold"), f" in {snapshot.stage}", working)
     )
-    console.print(Text(progress_line(snapshot) if snapshot.step else "no step yet"))
+    print_tight(Text(progress_line(snapshot) if snapshot.step else "no step yet"), console)
     waiting = activity(snapshot) if live is not False else None
     if waiting:
         console.print(waiting)
@@ -260,15 +261,12 @@ def _consequence(attempt: AttemptSummary, following: AttemptSummary | None) -> s
 def _print_goodput(goodput: Goodput, console: Console) -> None:
     share = words.percent(goodput.productive_s, goodput.wall_s)
     section("goodput", console, f"{share} of {words.duration(goodput.wall_s)} made progress")
-    parts = [(label, float(getattr(goodput, name))) for name, label in _GOODPUT_PARTS]
-    other_s = goodput.wall_s - sum(seconds for _, seconds in parts)
-    if other_s > 0.001 * goodput.wall_s:
-        parts.append(("between", other_s))
     table = Table.grid(padding=(0, 3, 0, 0))
     table.add_column()
     table.add_column(justify="right")
     table.add_column(justify="right")
-    for label, seconds in parts:
+    for name, label in _GOODPUT_PARTS:
+        seconds = float(getattr(goodput, name))
         table.add_row(label, words.percent(seconds, goodput.wall_s), f"{seconds:,.1f} s")
     print_tight(table, console)
 

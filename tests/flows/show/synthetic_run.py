@@ -37,6 +37,7 @@ GOODPUT = Goodput(
     startup_s=12.0,
     detection_s=2.0,
     restart_s=2.5,
+    other_s=0.5,
     goodput=0.7,
 )
 KILLED = Verdict(
