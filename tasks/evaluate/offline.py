@@ -1,4 +1,4 @@
-"""Keeps evaluation off the network, and what lm-eval prints out of the job's log.
+"""Keeps evaluation off the network, and lm-eval's progress bars out of the job's log.
 
 Hugging Face's libraries read these variables when they are imported: call :func:`go_offline` before.
 `HF_HUB_OFFLINE=0` in the environment lets tasks load data sets and metrics from the hub.
@@ -22,6 +22,6 @@ def go_offline() -> None:
     offline = "0" if network_allowed() else "1"
     for variable in (_HUB_VARIABLE, "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"):
         os.environ.setdefault(variable, offline)
-    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TQDM_DELAY", "1e9")  # lm-eval draws a bar a document, even when disabled.
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import random
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from evaluation_setup import (
+    ALL_KINDS,
+    STEP,
+    WORDS,
+    prepare_evaluation,
+    write_heldout,
+    write_user_tasks,
+)
 
-from configs.rundir import EvaluationDir, RunDir
-from configs.schema import EvaluateConfig
-
-REPOSITORY = Path(__file__).parents[3]
-STEP = 200
-WORDS = (
-    "river stone the old bridge of a city was built by people who came over the hills and "
-    "made paper, glass and ships; in 1643 its library held nine thousand books."
-).split()
-
-
-def write_lines(path: Path, documents: Iterable[dict[str, Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-
-
-def passage(rng: random.Random, words: int) -> str:
-    return " ".join(rng.choice(WORDS) for _ in range(words))
-
-
-def write_heldout(folder: Path, count: int) -> None:
-    """Documents of the four held-out tasks."""
-    rng = random.Random(7)
-    texts = [passage(rng, 30) for _ in range(count)]
-    write_lines(folder / "perplexity.jsonl", ({"text": text} for text in texts))
-    cloze = ({"context": passage(rng, 12), "target": f" {rng.choice(WORDS)}"} for _ in texts)
-    write_lines(folder / "cloze.jsonl", cloze)
-    continuation = (
-        {
-            "context": passage(rng, 10),
-            "choices": [f" {passage(rng, 3 + i)}" for i in range(3)],
-            "answer": rng.randrange(3),
-        }
-        for _ in texts
-    )
-    write_lines(folder / "continuation.jsonl", continuation)
-    copy = ({"context": f"{(p := passage(rng, 6))} {p[:20]}", "target": "river"} for _ in texts)
-    write_lines(folder / "copy.jsonl", copy)
+from configs.rundir import EvaluationDir, RunDir, step_folder_name
 
 
 @pytest.fixture(scope="session")
@@ -97,27 +62,29 @@ def run(tmp_path: Path) -> RunDir:
     return run
 
 
-@pytest.fixture
-def evaluation_of(run: RunDir, tiny_model: Path) -> Callable[..., EvaluationDir]:
-    """Makes the evaluation folder as the flow leaves it before inference: model and config."""
+@pytest.fixture(scope="session")
+def all_kinds_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> RunDir:
+    """A run whose evaluation, of tasks of all kinds, has its responses and no scores yet."""
+    from tasks.evaluate.infer import infer
 
-    def make(**config: Any) -> EvaluationDir:
-        evaluation = run.evaluation(STEP)
-        shutil.copytree(tiny_model, evaluation.model_dir, dirs_exist_ok=True)
-        evaluation.config_path.write_text(EvaluateConfig(**config).model_dump_json())
-        return evaluation
-
-    return make
-
-
-def stage(name: str, run: RunDir, *, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run `python -m tasks.evaluate.NAME RUN_DIR STEP` to its end."""
-    command = [*(prefix or ("-m", f"tasks.evaluate.{name}")), str(run.path), str(STEP)]
-    return subprocess.run(
-        [sys.executable, *command],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+    run = RunDir(tmp_path_factory.mktemp("all_kinds") / "run")
+    write_heldout(run.heldout_dir, count=6)
+    write_user_tasks(run.heldout_dir)
+    evaluation = prepare_evaluation(
+        run,
+        tiny_model,
+        tasks=list(ALL_KINDS),
+        task_dirs=[run.heldout_dir],
+        limit=4,
+        bootstrap_iterations=200,
     )
+    infer(evaluation, run.heldout_dir)
+    return run
+
+
+@pytest.fixture
+def inferred(all_kinds_run: RunDir, tmp_path: Path) -> EvaluationDir:
+    """A copy of that evaluation, to change."""
+    evaluation = EvaluationDir(tmp_path / "evaluations" / step_folder_name(STEP), STEP)
+    shutil.copytree(all_kinds_run.evaluation(STEP).path, evaluation.path)
+    return evaluation

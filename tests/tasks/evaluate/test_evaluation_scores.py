@@ -1,0 +1,192 @@
+"""Scores of recorded responses: equal to lm-eval's own, without torch, and of these responses only."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from evaluation_setup import ALL_KINDS, REPOSITORY, STEP
+
+from configs.errors import EvaluationError
+from configs.rundir import EvaluationDir, RunDir
+from tasks.evaluate.catalog import OWN_TASKS_DIR
+from tasks.evaluate.infer import load_model
+from tasks.evaluate.plan import read_plan
+from tasks.evaluate.score import score
+
+# As if torch and transformers were not installed.
+WITHOUT_TORCH = """
+import runpy, sys
+
+class Without:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def find_spec(self, name, path=None, target=None):
+        blocked = name.split(".")[0] in {"torch", "transformers", "accelerate"}
+        return None if blocked else self.finder.find_spec(name, path, target)
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+sys.meta_path[:] = [Without(finder) for finder in sys.meta_path]
+try:
+    import torch
+except ModuleNotFoundError:
+    runpy.run_module("tasks.evaluate.score", run_name="__main__", alter_sys=True)
+"""
+
+Rows = list[dict[str, Any]]
+
+
+def lm_eval_results(
+    model_dir: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, dict[str, Any]]:
+    """What `simple_evaluate` says with the model itself, task by task, on the original YAML files."""
+    import lm_eval.evaluator
+    from lm_eval.tasks import TaskManager
+
+    monkeypatch.chdir(data_dir)  # Where relative data files are.
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
+    # Describing the machine takes seconds and changes no score.
+    monkeypatch.setattr(lm_eval.evaluator, "add_env_info", lambda storage: None)
+    model = load_model(model_dir, batch_size=1)
+    folders = [OWN_TASKS_DIR, data_dir]
+    manager = TaskManager(include_path=[str(f) for f in folders], include_defaults=False)
+    results: dict[str, dict[str, Any]] = {}
+    for name in ALL_KINDS:
+        answer = lm_eval.evaluator.simple_evaluate(
+            model=model, tasks=[name], task_manager=manager, limit=4, bootstrap_iters=200
+        )
+        results |= answer["results"]
+    return results
+
+
+def as_scores(results: dict[str, dict[str, Any]]) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """(task, metric) -> value, standard error, samples, out of lm-eval's results."""
+    scores = {}
+    for task, metrics in results.items():
+        for key, value in metrics.items():
+            metric, comma, filter_name = key.partition(",")
+            if comma and not metric.endswith("_stderr"):
+                stderr = metrics[f"{metric}_stderr,{filter_name}"]
+                known = stderr != "N/A" and not math.isnan(stderr)
+                scores[task, key] = (value, stderr if known else None, metrics["sample_len"])
+    return scores
+
+
+@pytest.mark.slow
+def test_scores_equal_simple_evaluate_and_need_no_torch(
+    inferred: EvaluationDir,
+    all_kinds_run: RunDir,
+    tiny_model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_dir = inferred.path.parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_TORCH, str(run_dir), str(STEP)],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    scores = inferred.scores()
+    assert scores is not None
+    ours = {(row.task, row.metric): (row.value, row.stderr, row.samples) for row in scores.scores}
+    expected = as_scores(lm_eval_results(tiny_model, all_kinds_run.heldout_dir, monkeypatch))
+    assert ours == expected
+    assert {"suite", "shots", "heldout_continuation"} <= {task for task, _ in ours}
+    assert ("repeats", "exact_match,vote") in ours
+    assert scores.tasks == [*ALL_KINDS[:-1], "shots", "heldout_continuation"]
+    assert 0 < scores.started_at < scores.ended_at
+    assert scores.infer_s > 0
+
+
+def change_rows(evaluation: EvaluationDir, shard: int, change: Callable[[Rows], object]) -> None:
+    """Rewrite the responses of one shard."""
+    _, plan = read_plan(evaluation).shards()[shard]
+    path = evaluation.responses_dir / f"{plan.name}.jsonl"
+    rows = [json.loads(line) for line in path.read_bytes().splitlines()]
+    change(rows)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.pop(), r"no response was recorded for \['heldout_perplexity', 3,"),
+        (lambda rows: rows[1].update(prompt_sha256="0" * 64), "recorded for another prompt"),
+        (lambda rows: rows[1].update(response="text"), "is no float"),
+        (lambda rows: rows.append(rows[0]), "is there twice"),
+        (
+            lambda rows: rows.append(rows[0] | {"key": ["heldout_cloze", *rows[0]["key"][1:]]}),
+            "is not of task 'heldout_perplexity'",
+        ),
+        (
+            lambda rows: rows.append(
+                rows[0] | {"key": ["heldout_perplexity", 99, *rows[0]["key"][2:]]}
+            ),
+            "1 recorded responses answer no request",
+        ),
+        (lambda rows: rows[0].pop("key"), "line 1 is no response"),
+    ],
+    ids=["missing", "other-prompt", "other-type", "twice", "other-task", "extra", "malformed"],
+)
+def test_wrong_responses_are_refused(
+    inferred: EvaluationDir, change: Callable[[Rows], object], message: str
+) -> None:
+    change_rows(inferred, 0, change)
+    with pytest.raises(EvaluationError, match=message):
+        score(inferred)
+    assert not inferred.scores_path.exists()
+
+
+def test_missing_shard_is_refused(inferred: EvaluationDir) -> None:
+    next(iter(sorted(inferred.responses_dir.iterdir()))).unlink()
+    with pytest.raises(EvaluationError, match="inference has not finished"):
+        score(inferred)
+
+
+def test_foreign_file_is_refused(inferred: EvaluationDir) -> None:
+    (inferred.responses_dir / "999_other.jsonl").write_text("")
+    with pytest.raises(EvaluationError, match=r"999_other\.jsonl belongs to no shard"):
+        score(inferred)
+
+
+def test_changed_task_data_is_refused(inferred: EvaluationDir, tmp_path: Path) -> None:
+    """The YAML now reads other documents than those that the model was asked about."""
+    (yaml_path,) = inferred.tasks_dir.glob("000_*.yaml")
+    other = tmp_path / "other.jsonl"
+    other.write_text('{"text": "something else"}\n' * 6)
+    old = next(line for line in yaml_path.read_text().splitlines() if "perplexity.jsonl" in line)
+    yaml_path.write_text(yaml_path.read_text().replace(old, f"    test: {other}"))
+    with pytest.raises(EvaluationError, match="recorded for another prompt"):
+        score(inferred)
+
+
+def test_hostile_output_is_only_data(
+    inferred: EvaluationDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the model wrote is compared with the target and goes nowhere else."""
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
+    hostile = (
+        '{{ "".__class__.__mro__ }}\n{"key": ["heldout_copy", 0, "generate_until", 0, 0]}\u2028'
+        "\x00\x1b[2J[bold]![x](http://x)$(reboot)`id`; DROP TABLE runs; --\r\n__import__('os')"
+    )
+
+    def answer(rows: Rows) -> None:
+        for row in rows[1:]:
+            row["response"] = hostile
+        rows[0]["response"] = " river\n" + hostile
+
+    change_rows(inferred, 2, answer)
+    scores = {(row.task, row.metric): row.value for row in score(inferred).scores}
+    assert scores["heldout_copy", "exact_match,first_word"] == 0.25
