@@ -81,7 +81,7 @@ class CommitMarker(Record):
     files: dict[str, FileRecord]
     attempt: int
     parallel: dict[str, int]
-    """tensor, pipeline and data sizes at the save."""
+    """tensor, pipeline and data sizes at the save, and distributed_optimizer as 0 or 1."""
     committed_at: float
     duration_s: float
 

@@ -26,7 +26,7 @@ from tasks.train.checkpoint_save import COMMON_FILE, FORMAT_FILE, METADATA_FILE
 from tasks.train.distributed import World
 from tasks.train.mcore import dist_checkpointing, without_megatron_warnings
 from tasks.train.pickles import check_pickle, check_torch_file
-from tasks.train.state import TrainingState, restore, sharded_state
+from tasks.train.state import DISTRIBUTED_OPTIMIZER, TrainingState, restore, sharded_state
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,7 @@ def resume(run: RunDir, state: TrainingState, expected: CommitMarker, world: Wor
     if found.checkpoint is None or found.marker is None:
         return found
     _require_same_model(found.checkpoint.path, found.marker, expected)
+    _require_same_optimizer(found.checkpoint.path, found.marker, expected)
     _load(found.checkpoint.path, state, same_layout=found.marker.parallel == expected.parallel)
     return Resumption(
         found.checkpoint, found.marker, found.skipped, load_time_s=time.monotonic() - started
@@ -138,6 +139,15 @@ def _require_same_model(folder: Path, marker: CommitMarker, expected: CommitMark
         f"{folder} belongs to another model: {'; '.join(_differences(marker, expected))}. "
         "Use another run directory, or the config that this one was begun with"
     )
+
+
+def _require_same_optimizer(folder: Path, marker: CommitMarker, expected: CommitMarker) -> None:
+    saved = marker.parallel.get(DISTRIBUTED_OPTIMIZER)
+    if saved != expected.parallel[DISTRIBUTED_OPTIMIZER]:
+        raise CheckpointError(
+            f"{folder} was saved with parallel.distributed_optimizer = {bool(saved)}, and can be "
+            "resumed only with the same; the other parallel sizes may change"
+        )
 
 
 def _differences(marker: CommitMarker, expected: CommitMarker) -> list[str]:

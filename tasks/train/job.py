@@ -56,8 +56,10 @@ def log_to(path: Path) -> None:
         force=True,
     )
     logging.getLogger("megatron").setLevel(logging.WARNING)
-    # megatron-core warns of its own old names on every call.
+    # megatron-core warns of its own old names on every call, torch of megatron-core's.
     warnings.filterwarnings("ignore", module=r"megatron\.")
+    for message in ("Please use DTensor instead", "`torch.distributed.* is deprecated"):
+        warnings.filterwarnings("ignore", message, FutureWarning)
 
 
 if __name__ == "__main__":

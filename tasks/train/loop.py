@@ -21,7 +21,7 @@ from configs.records import (
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from tasks.train.checkpoint_load import Resumption
-from tasks.train.checkpoint_save import Saver, SaveOutcome
+from tasks.train.checkpoint_save import SaveOutcome, Saver
 from tasks.train.data import Batch, Datasets, MicroBatches, micro_batch_count
 from tasks.train.distributed import World
 from tasks.train.events import EventLog

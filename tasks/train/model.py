@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from configs.errors import ConfigError
 from configs.files import sha256_of_json
 from configs.schema import ModelConfig, RunConfig
 from tasks.train.mcore import (
@@ -58,6 +59,12 @@ def transformer_config(config: RunConfig, dtype: torch.dtype) -> TransformerConf
     """megatron-core's view of the model and of how it is spread."""
     model, parallel = config.model, config.parallel
     on_gpu = torch.cuda.is_available()
+    sequence_parallel = parallel.sequence and parallel.tensor > 1
+    if sequence_parallel and not transformer_engine_available():
+        raise ConfigError(
+            "parallel.sequence needs Transformer Engine, whose RMSNorm works on parts of a sequence; "
+            "install transformer-engine on a machine with GPUs, or set parallel.sequence to false"
+        )
     return TransformerConfig(
         num_layers=model.num_layers,
         hidden_size=model.hidden_size,
@@ -74,7 +81,7 @@ def transformer_config(config: RunConfig, dtype: torch.dtype) -> TransformerConf
         init_method_std=model.init_std,
         tensor_model_parallel_size=parallel.tensor,
         pipeline_model_parallel_size=parallel.pipeline,
-        sequence_parallel=parallel.sequence and parallel.tensor > 1,
+        sequence_parallel=sequence_parallel,
         pipeline_dtype=dtype,
         params_dtype=dtype,
         bf16=dtype is torch.bfloat16,

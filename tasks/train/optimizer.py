@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
 import torch
 
 from configs.schema import RunConfig, TrainConfig
@@ -28,7 +31,7 @@ def wrap_data_parallel(model: GPTModel, config: RunConfig) -> DistributedDataPar
 
 
 @without_megatron_warnings()
-def build_optimizer(ddp: DistributedDataParallel, config: RunConfig, dtype: torch.dtype):  # type: ignore[no-untyped-def]
+def build_optimizer(ddp: DistributedDataParallel, config: RunConfig, dtype: torch.dtype) -> Any:
     """AdamW with gradient clipping; norms are not decayed. Ties the backward pass to it."""
     train = config.train
     optimizer = get_megatron_optimizer(
@@ -46,6 +49,8 @@ def build_optimizer(ddp: DistributedDataParallel, config: RunConfig, dtype: torc
         ),
         [ddp],
     )
+    if config.parallel.distributed_optimizer:
+        _adapt_to_torch_adam(optimizer)
     ddp.config.finalize_model_grads_func = finalize_model_grads
     ddp.config.grad_scale_func = optimizer.scale_loss
     if config.parallel.data > 1:
@@ -75,3 +80,34 @@ def build_schedule(optimizer: object, train: TrainConfig) -> OptimizerParamSched
         use_checkpoint_opt_param_scheduler=False,
         override_opt_param_scheduler=True,
     )
+
+
+def _adapt_to_torch_adam(optimizer: Any) -> None:
+    """Let Megatron's distributed optimizer save and load torch's AdamW.
+
+    It expects the state that the first step makes, and does not load the step count with the other
+    tensors. Transformer Engine's and Apex's Adam need no such help.
+    """
+    for part in optimizer.chained_optimizers:
+        adam = part.optimizer
+        if not isinstance(adam, torch.optim.AdamW):
+            continue
+        for parameter in (p for group in adam.param_groups for p in group["params"]):
+            adam.state[parameter] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(parameter),
+                "exp_avg_sq": torch.zeros_like(parameter),
+            }
+        part._set_main_param_and_optimizer_states = partial(
+            _set_states_with_step, part, part._set_main_param_and_optimizer_states
+        )
+
+
+def _set_states_with_step(
+    part: Any, set_states: Any, parameter: Any, tensors: dict[str, torch.Tensor]
+) -> None:
+    group, order = part.model_param_group_index_map[parameter]
+    state = part.optimizer.state[part.optimizer.param_groups[group]["params"][order]]
+    # Loading gives all parameters one tensor, which each of them would advance in every step.
+    state["step"] = state["step"].clone()
+    set_states(parameter, {"step": state["step"], **tensors})

@@ -102,11 +102,11 @@ def _imported_names(content: bytes, source: str) -> Iterable[str]:
             elif kind in _STRINGS:
                 first, second = second, str(argument)
             elif kind in _GETS:
-                first, second = second, memo.get(int(argument))
+                first, second = second, memo.get(int(str(argument)))
             elif kind == "MEMOIZE":
                 memo[len(memo)] = second
             elif kind in _PUTS:
-                memo[int(argument)] = second
+                memo[int(str(argument))] = second
             elif kind not in _NEUTRAL:
                 first, second = None, None
     except ValueError as error:

@@ -25,6 +25,7 @@ from tasks.train.mcore import (
 
 ShardedState = dict[str, Any]
 
+DISTRIBUTED_OPTIMIZER = "distributed_optimizer"
 _EXTRA_STATE = "_extra_state"
 _OPTIMIZER_FORMAT = {
     "distrib_optim_sharding_type": "fully_reshardable",
@@ -91,8 +92,13 @@ def restore(state: TrainingState, loaded: dict[str, Any]) -> None:
 
 
 def parallel_sizes(parallel: ParallelConfig) -> dict[str, int]:
-    """The layout that a checkpoint's random state belongs to."""
-    return {"tensor": parallel.tensor, "pipeline": parallel.pipeline, "data": parallel.data}
+    """The layout that a checkpoint was saved under, as its marker records it."""
+    return {
+        "tensor": parallel.tensor,
+        "pipeline": parallel.pipeline,
+        "data": parallel.data,
+        DISTRIBUTED_OPTIMIZER: int(parallel.distributed_optimizer),
+    }
 
 
 def _random_state() -> ShardedTensor:

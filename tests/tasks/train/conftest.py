@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,9 +55,8 @@ BASE_CONFIG: dict[str, Any] = {
 
 def write_split(data_dir: Path, prefix: str, documents: int, seed: int) -> SplitRecord:
     """Random documents as a Megatron data set."""
-    from tasks.train import mcore  # noqa: F401  (first: it silences megatron-core's warnings)
-
-    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
+    with warnings.catch_warnings(action="ignore"):
+        from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
 
     random = np.random.default_rng(seed)
     bin_path, idx_path = data_dir / f"{prefix}.bin", data_dir / f"{prefix}.idx"
@@ -153,7 +153,7 @@ def run_training_job(run: RunDir, number: int, overrides: Overrides) -> JobResul
         *("--max-restarts=0", "-m", "tasks.train.job"),
         *(str(run.path), "--attempt", str(number)),
     ]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.getcwd()}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
         command,
         env=environment,
