@@ -240,16 +240,19 @@ def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) 
     confidence = _CONFIDENCE[finding.role]
     if finding.method == "exception":
         confidence = _EXCEPTION_CONFIDENCE
+    evidence: list[str | LogLine] = [death.line] if death else []
     rank = finding.rank if finding.role != "effect" else None
+    if finding.method in _TIMEOUTS and (rank := _stuck_rank(scan)) is not None:
+        evidence.append(f"rank {rank} reported no time-out: the others waited for it")
     return make_verdict(
         finding.failure_class,
         method=finding.method,
         confidence=confidence,
         root=finding.line,
-        rank=_stuck_rank(scan) if finding.method in _TIMEOUTS else rank,
+        rank=rank,
         node=node,
         action=finding.action,
-        evidence=[death.line] if death else [],
+        evidence=evidence,
     )
 
 

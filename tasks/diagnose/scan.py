@@ -105,8 +105,7 @@ class Scan:
             finding = Finding(
                 class_of(root), "cause", "exception", root.line, self._order, rank=root.line.rank
             )
-        if root is not raised:
-            self._forget(raised.context, stream)
+        self._forget(raised.context, stream)
         if finding is not None and (raised.in_traceback or not _is_handled(finding)):
             self._keep(finding, stream)
 
