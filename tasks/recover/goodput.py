@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from configs.records import (
     CheckpointEvent,
@@ -56,9 +57,9 @@ def compute_goodput(run: RunDir, *, now: float | None = None) -> Goodput:
     without it the last event ends it."""
     account = _Account()
     attempts = run.attempts()
-    for attempt, following in zip(attempts, [*attempts[1:], None], strict=True):
-        _add_attempt(account, attempt, now if following is None else None)
-        account.add("restart_s", _restart_s(attempt, following, now))
+    for attempt, following in zip_longest(attempts, attempts[1:]):
+        end = _add_attempt(account, attempt, now if following is None else None)
+        account.add("restart_s", _restart_s(attempt, end, following, now))
     parts = {**dict.fromkeys(_PARTS, 0.0), **account.parts}
     parts["productive_s"] = sum(account.counted.values())
     wall_s = sum(parts.values())
@@ -90,11 +91,11 @@ _PARTS = (
 )
 
 
-def _add_attempt(account: _Account, attempt: AttemptDir, now: float | None) -> None:
-    """Cut the time from the attempt's submission to its end at its events."""
+def _add_attempt(account: _Account, attempt: AttemptDir, now: float | None) -> float:
+    """Cut the time from the attempt's submission to its end at its events; returns the end."""
     record = attempt.record()
     if record is None:
-        return
+        return 0.0
     events = sorted(attempt.events(), key=lambda event: event.time)
     last = max((event.time for event in events), default=record.submitted_at)
     end = max(record.ended_at or now or last, last)
@@ -113,6 +114,7 @@ def _add_attempt(account: _Account, attempt: AttemptDir, now: float | None) -> N
         else:
             account.add(part or between, cursor - start)
     account.add(_tail_part(record.outcome, bool(events), between), max(end - cursor, 0.0))
+    return end
 
 
 def _works(events: list[Event]) -> Iterator[tuple[Event, str, float]]:
@@ -135,20 +137,17 @@ def _tail_part(outcome: str | None, alive: bool, between: str) -> str:
     return between
 
 
-def _restart_s(attempt: AttemptDir, following: AttemptDir | None, now: float | None) -> float:
-    """Seconds between an attempt and the next in which a flow was at work on the restart."""
+def _restart_s(
+    attempt: AttemptDir, end: float, following: AttemptDir | None, now: float | None
+) -> float:
+    """Seconds between an attempt's end and the next in which a flow was at work on the restart."""
     record, action = attempt.record(), attempt.action()
     next_record = following.record() if following else None
     resumed_at = next_record.submitted_at if next_record else now
-    if record is None or record.ended_at is None or resumed_at is None:
+    if record is None or record.ended_at is None or resumed_at is None or resumed_at < end:
         return 0.0
-    if action is None or action.stop or resumed_at < record.ended_at:
+    if action is None or action.stop:
         return 0.0
-    decided_at = min(max(action.decided_at, record.ended_at), resumed_at)
-    diagnosis_s = decided_at - record.ended_at
-    back_off_s = resumed_at - decided_at
-    return sum(
-        leg_s
-        for leg_s, expected_s in ((diagnosis_s, 0.0), (back_off_s, action.wait_s))
-        if leg_s <= expected_s + MAX_ABSENCE_S
-    )
+    decided_at = min(max(action.decided_at, end), resumed_at)
+    legs = ((decided_at - end, 0.0), (resumed_at - decided_at, action.wait_s))
+    return sum(leg_s for leg_s, due_s in legs if leg_s <= due_s + MAX_ABSENCE_S)
