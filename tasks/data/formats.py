@@ -22,12 +22,11 @@ from typing import IO, Any, cast
 
 import pyarrow
 import pyarrow.parquet
-import zstandard
 
 from configs.errors import CorpusError
 from tasks.data.sources import DATASETS_FORMAT, Source
 
-_UTF8_BOM = b"\xef\xbb\xbf"
+_BYTE_ORDER_MARK = "\ufeff"
 _ROWS_PER_BATCH = 1000
 
 
@@ -35,7 +34,7 @@ def read_documents(source: Source) -> Iterator[str]:
     """Yield the raw text of each document, in order."""
     try:
         yield from _READERS[source.format](source)
-    except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, EOFError) as error:
+    except (gzip.BadGzipFile, zlib.error, EOFError) as error:
         raise CorpusError(f"{source.name} is no whole .{source.format} file: {error}") from error
     except pyarrow.ArrowException as error:
         reason = str(error).splitlines()[0]
@@ -54,8 +53,9 @@ def _open_stream(source: Source) -> Iterator[IO[bytes]]:
         elif source.format.endswith(".gz"):
             yield cast(IO[bytes], stack.enter_context(gzip.open(source.path)))
         elif source.format.endswith(".zst"):
-            file = stack.enter_context(open(source.path, "rb"))
-            reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+            # Unlike the zstandard library's reader, this one refuses a file that was cut off.
+            file = stack.enter_context(pyarrow.OSFile(str(source.path)))
+            reader = stack.enter_context(pyarrow.CompressedInputStream(file, "zstd"))
             yield stack.enter_context(io.BufferedReader(reader))
         else:
             yield stack.enter_context(open(source.path, "rb"))
@@ -153,7 +153,7 @@ def _decode(content: bytes, source: Source, offset: int) -> str:
             f"{source.name} is not UTF-8: byte 0x{content[error.start]:02x} at offset "
             f"{offset + error.start} cannot be decoded; convert the file to UTF-8"
         ) from error
-    return text.removeprefix(_UTF8_BOM.decode()) if offset == 0 else text
+    return text.removeprefix(_BYTE_ORDER_MARK) if offset == 0 else text
 
 
 def _parse_json(text: str, place: str) -> Any:

@@ -135,7 +135,13 @@ def _start_worker(job: WorkerJob, log: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-P", "-m", "tasks.data.tokenize_worker"]
     with open(log, "wb") as output:
         process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=output, stderr=output, bufsize=0
+            command,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            bufsize=0,
+            start_new_session=True,
         )
     assert process.stdin is not None
     # stdin stays open after the job's line: it tells the process that its parent lives. A process
@@ -146,8 +152,9 @@ def _start_worker(job: WorkerJob, log: Path) -> subprocess.Popen[bytes]:
 
 
 def _end_worker(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
+    """End the process and what it forked, also when it has ended by itself."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     if process.stdin is not None:
         process.stdin.close()

@@ -1,13 +1,15 @@
 """One tokenizing process: a datatrove pipeline over a contiguous range of the corpus' shards.
 
 Run as `python -m tasks.data.tokenize_worker`, with a WorkerJob as JSON in one line on stdin. Each
-shard becomes OUTPUT/RANK_tokens.bin and .idx. When stdin closes, the parent is gone and so is this.
+shard becomes OUTPUT/RANK_tokens.bin and .idx. The process leads its own group, and ends it when stdin
+closes, for then the parent is gone.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import threading
 from functools import cached_property
 from typing import Any
@@ -54,9 +56,10 @@ def run(job: WorkerJob) -> None:
 
 
 def _leave_with_parent() -> None:
+    """End this whole process group (datatrove forks a manager process) when stdin closes."""
     while os.read(0, 1):
         pass
-    os._exit(_PARENT_GONE_EXIT_CODE)
+    os.killpg(0, signal.SIGKILL)
 
 
 def main() -> None:
