@@ -178,15 +178,11 @@ class Server:
 
     # --- what a run holds -------------------------------------------------------------------------
 
-    def missing(self, run_id: str, points: Sequence[Point]) -> list[Point]:
-        """Those of `points` that the run does not hold yet."""
+    def history(self, run_id: str, key: str) -> set[tuple[int, int]]:
+        """(step, timestamp in ms) of each point of a metric that the run holds."""
         with _translated("read metrics"):
-            held = {
-                (key, metric.step, metric.timestamp)
-                for key in {point.key for point in points}
-                for metric in self._client.get_metric_history(run_id, key)
-            }
-        return [p for p in points if (p.key, p.step, p.timestamp_ms) not in held]
+            history = self._client.get_metric_history(run_id, key)
+        return {(metric.step, metric.timestamp) for metric in history}
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
         with _translated("log metrics"):

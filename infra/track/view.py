@@ -60,6 +60,7 @@ class View:
         self._cursor = cursor
         self._tags = tags
         self._refusals: list[str] = []
+        self._held: dict[tuple[str, str], set[tuple[int, int]]] = {}
 
     def update(self, *, events: bool = True, summary: bool = True) -> list[str]:
         """Tell MLflow what is new; returns what it refused, a sentence each.
@@ -68,7 +69,7 @@ class View:
         `summary`, summary.json waits: it gives the parent run its end, and may be an earlier flow's.
         Raises TrackingUnreachableError when MLflow does not answer: call again later.
         """
-        self._refusals = []
+        self._refusals, self._held = [], {}
         if not self._run.config_path.is_file():
             return []
         self._open_parent()
@@ -84,6 +85,9 @@ class View:
         for evaluation in self._run.evaluations():
             with self._refusal_noted():
                 self._tell_evaluation(evaluation)
+        if events and not self._refusals and self._cursor.unconfirmed:
+            self._cursor.unconfirmed = []
+            self._save()
         return self._refusals
 
     @contextmanager
@@ -233,7 +237,7 @@ class View:
     def _push(self, batch: Mapping[str, list[Point]]) -> None:
         """Log each run's points exactly once; the caller saves the cursor with what follows.
 
-        The runs are noted before the push. Where the note is found later, a push was begun and its
+        The runs are noted before the push. Where a note is found later, a push was begun and its
         end is unknown (a crash, a time-out): then MLflow is asked what it holds.
         """
         batch = {run_id: points for run_id, points in batch.items() if points}
@@ -244,9 +248,17 @@ class View:
         self._save()
         for run_id, points in batch.items():
             if run_id in doubtful:
-                points = self._server.missing(run_id, points)
+                points = [point for point in points if not self._holds(run_id, point)]
             self._server.log_points(run_id, points)
-        self._cursor.unconfirmed = sorted(doubtful - set(batch))
+        self._cursor.unconfirmed = sorted(doubtful)
+
+    def _holds(self, run_id: str, point: Point) -> bool:
+        """Whether MLflow has the point; asks once a pass for each metric."""
+        history = self._held.get((run_id, point.key))
+        if history is None:
+            history = self._server.history(run_id, point.key)
+            self._held[run_id, point.key] = history
+        return (point.step, point.timestamp_ms) in history
 
     def _tell_attempt_records(
         self, attempt: AttemptDir, record: AttemptRecord, run_id: str

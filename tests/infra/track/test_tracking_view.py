@@ -1,0 +1,403 @@
+"""One pass over a run directory, into a real SQLite MLflow."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import mlflow
+import pytest
+from mlflow import MlflowClient
+from mlflow.entities import Run, ViewType
+from tracked_runs import START, RunWriter, loss_of
+
+from configs.records import StepEvent
+from configs.rundir import RunDir
+from configs.schema import TrackingConfig
+from infra.track.cursor import Cursor, backlog, load_cursor, open_cursor
+from infra.track.points import Point
+from infra.track.server import Server, TrackingRefusedError, TrackingUnreachableError
+from infra.track.uris import artifact_location, resolve_tracking_uri
+from infra.track.view import View
+
+# MLflow 3.17 with SQLAlchemy 2.1.
+pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
+
+
+class Mlflow:
+    """What a person sees in MLflow."""
+
+    def __init__(self, uri: str, experiment: str = "overland") -> None:
+        self.client = MlflowClient(tracking_uri=uri)
+        found = self.client.get_experiment_by_name(experiment)
+        assert found is not None
+        self.experiment_id = found.experiment_id
+
+    def runs(self) -> dict[str, Run]:
+        found = self.client.search_runs([self.experiment_id], run_view_type=ViewType.ALL)
+        names = [run.info.run_name for run in found]
+        assert len(names) == len(set(names)), "a run was created twice"
+        return {run.info.run_name: run for run in found}
+
+    def run(self, name: str) -> Run:
+        """With the models that it took and gave, which a search leaves out."""
+        return self.client.get_run(self.runs()[name].info.run_id)
+
+    def series(self, run: Run, key: str) -> list[tuple[int, float]]:
+        """(step, value) of every point, in the order of steps and times."""
+        history = self.client.get_metric_history(run.info.run_id, key)
+        return [(m.step, m.value) for m in sorted(history, key=lambda m: (m.step, m.timestamp))]
+
+    def output_steps(self, name: str) -> list[int]:
+        """Steps of the models that the run gave."""
+        return sorted(output.step for output in self.run(name).outputs.model_outputs)
+
+    def artifacts(self, run: Run) -> set[str]:
+        return {file.path for file in self.client.list_artifacts(run.info.run_id)}
+
+    def text(self, run: Run, name: str, folder: Path) -> str:
+        return Path(self.client.download_artifacts(run.info.run_id, name, str(folder))).read_text()
+
+
+def uri_of(writer: RunWriter) -> str:
+    return resolve_tracking_uri(writer.tracking, writer.run)
+
+
+def open_view(writer: RunWriter, server: Server | None = None) -> View:
+    uri = uri_of(writer)
+    server = server or Server(uri, artifact_location(uri, writer.run))
+    return View(writer.run, server, open_cursor(writer.run, uri, "overland"), {"site": "here"})
+
+
+def saved(writer: RunWriter) -> Cursor:
+    cursor = load_cursor(writer.run)
+    assert cursor is not None
+    return cursor
+
+
+class RecordingServer(Server):
+    """Remembers pushes, and can lose the answer to one."""
+
+    def __init__(self, writer: RunWriter, lose_answer_after: int | None = None) -> None:
+        super().__init__(uri_of(writer), artifact_location(uri_of(writer), writer.run))
+        self.pushed: list[int] = []
+        self._lose_answer_after = lose_answer_after
+
+    def log_points(self, run_id: str, points: Sequence[Point]) -> None:
+        super().log_points(run_id, points)
+        self.pushed.append(len(points))
+        if len(self.pushed) == self._lose_answer_after:
+            raise TrackingUnreachableError("the answer was lost")
+
+
+@pytest.fixture
+def whole(writer: RunWriter) -> RunWriter:
+    writer.whole()
+    return writer
+
+
+@pytest.fixture
+def small(writer: RunWriter) -> RunWriter:
+    writer.small()
+    return writer
+
+
+@pytest.fixture(scope="module")
+def told(make_runs: Callable[[], Path]) -> RunWriter:
+    """A whole run that was told; only to be looked at."""
+    writer = RunWriter(RunDir(make_runs() / "quick"), TrackingConfig())
+    writer.whole()
+    assert open_view(writer).update() == []
+    return writer
+
+
+def test_a_whole_run_is_shown(told: RunWriter, tmp_path: Path) -> None:
+    seen = Mlflow(uri_of(told))
+    runs = seen.runs()
+    assert set(runs) == {
+        "quick",
+        "attempt 001",
+        "attempt 002",
+        *(f"evaluation step {step}" for step in (50, 100, 150, 200)),
+    }
+    parent = runs["quick"]
+    children = [run for name, run in runs.items() if name != "quick"]
+    assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parent.info.run_id}
+
+    assert parent.info.status == "FINISHED"
+    assert parent.info.start_time == int((START - 10) * 1000)
+    assert parent.data.params["train.steps"] == "1000"
+    assert parent.data.params["evaluate.tasks"].startswith('["heldout')
+    assert parent.data.tags["overland.run_dir"] == str(told.run.path)
+    assert parent.data.tags["site"] == "here"
+    assert parent.data.metrics["goodput.goodput"] == 0.75
+    assert parent.data.metrics["final_loss"] == loss_of(200)
+    assert seen.artifacts(parent) == {"config.yaml", "manifest.json", "summary.json"}
+    assert json.loads(seen.text(parent, "summary.json", tmp_path))["final_step"] == 200
+
+    # The effective curve: each step once, with scores over the same steps.
+    assert seen.series(parent, "loss") == [(s, loss_of(s)) for s in range(1, 201)]
+    assert [s for s, _ in seen.series(parent, "validation_loss")] == [50, 100, 150, 200]
+    assert seen.series(parent, "ppl/word_perplexity") == [
+        (step, 1000.0 / step) for step in (50, 100, 150, 200)
+    ]
+
+
+def test_attempts_are_shown_with_their_failures(told: RunWriter) -> None:
+    seen = Mlflow(uri_of(told))
+    runs = seen.runs()
+    failed, completed = runs["attempt 001"], runs["attempt 002"]
+    assert (failed.info.status, completed.info.status) == ("FAILED", "FINISHED")
+    assert failed.info.start_time == int(START * 1000)
+    assert failed.info.end_time == int((START + 270) * 1000)
+    wanted = {
+        "overland.job_id": "job-1",
+        "overland.outcome": "failed",
+        "overland.signal": "9",
+        "overland.verdict": "NodeFailure",
+        "overland.category": "infrastructure",
+        "overland.faulty_rank": "1",
+        "overland.faulty_node": "n1",
+        "overland.action": "restart_same_nodes",
+    }
+    assert wanted.items() <= failed.data.tags.items()
+    assert seen.artifacts(failed) == {"verdict.json", "action.json", "launcher.log"}
+    assert seen.series(failed, "loss") == [(s, loss_of(s)) for s in range(1, 130)]
+    assert seen.series(completed, "loss") == [(s, loss_of(s)) for s in range(101, 201)]
+    history = seen.client.get_metric_history(failed.info.run_id, "step_time_s")
+    assert history[0].timestamp == int((START + 6) * 1000)
+
+
+def test_checkpoints_are_models_with_scores(told: RunWriter) -> None:
+    seen = Mlflow(uri_of(told))
+    runs = seen.runs()
+    best = seen.client.search_logged_models(
+        [seen.experiment_id], order_by=[{"field_name": "metrics.ppl/word_perplexity"}]
+    )
+    assert [model.name for model in best] == [f"step_{step:08d}" for step in (200, 150, 100, 50)], (
+        "the best checkpoint comes first"
+    )
+    model = best[0]
+    assert model.status == "READY"
+    assert model.source_run_id == runs["attempt 002"].info.run_id
+    assert model.tags["overland.checkpoint"] == str(told.run.checkpoint(200).path)
+    assert model.tags["overland.size_bytes"] == "1234"
+    assert model.params == {
+        "step": "200",
+        "attempt": "2",
+        "tensor": "1",
+        "pipeline": "1",
+        "data": "2",
+    }
+    evaluation = seen.run("evaluation step 200")
+    assert evaluation.data.params["tasks"] == "cloze,ppl"
+    assert evaluation.info.end_time - evaluation.info.start_time == 9000
+    assert evaluation.data.metrics["cloze/acc_stderr"] == 0.01
+    assert [m.model_id for m in evaluation.inputs.model_inputs] == [model.model_id]
+    assert seen.output_steps("attempt 001") == [50, 100]
+
+
+def test_attempts_and_evaluations_have_traces(told: RunWriter) -> None:
+    seen = Mlflow(uri_of(told))
+    traces = seen.client.search_traces([seen.experiment_id], max_results=50)
+    by_name = {trace.data.spans[0].name: trace for trace in traces}
+    assert len(traces) == len(by_name) == 6
+    failed = by_name["attempt 001"]
+    assert failed.info.state == "ERROR"
+    assert failed.info.execution_duration == 272_000
+    assert failed.info.trace_metadata["mlflow.sourceRun"] == (
+        seen.runs()["attempt 001"].info.run_id
+    )
+    spans = {span.name: span for span in failed.data.spans}
+    assert spans["train steps 1-50"].parent_id == failed.data.spans[0].span_id
+    assert spans["train steps 1-50"].end_time_ns == int((START + 104.0) * 1e9)
+    assert spans["diagnosis"].attributes["verdict"] == "NodeFailure"
+    evaluated = by_name["evaluation step 50"]
+    assert evaluated.info.state == "OK"
+    assert [span.name for span in evaluated.data.spans[1:]] == ["export", "infer", "score"]
+
+
+def test_a_second_pass_and_a_second_follower_tell_nothing_twice(small: RunWriter) -> None:
+    view = open_view(small)
+    view.update()
+    assert not any(
+        (backlog(small.run, saved(small)).events, backlog(small.run, saved(small)).records)
+    )
+    again = RecordingServer(small)
+    view.update()
+    open_view(small, again).update()
+    assert again.pushed == []
+
+
+def test_a_run_is_told_as_it_grows(writer: RunWriter) -> None:
+    writer.begin()
+    view = open_view(writer)
+    view.update()
+    writer.start_attempt(1)
+    view.update()
+    writer.steps(1, 1, 60)
+    view.update(events=False)
+    seen = Mlflow(uri_of(writer))
+    assert seen.runs()["attempt 001"].info.status == "RUNNING"
+    assert seen.series(seen.runs()["attempt 001"], "loss") == []
+    view.update()
+    assert len(seen.series(seen.runs()["attempt 001"], "loss")) == 60
+    writer.steps(1, 61, 129)
+    writer.fail_attempt(1, 130, START + 270.0)
+    view.update(events=False)  # An attempt that ended is told at once.
+    assert len(seen.series(seen.runs()["attempt 001"], "loss")) == 129
+    writer.second_attempt()
+    writer.summary(status="failed")
+    view.update(summary=False)
+    assert seen.runs()["quick"].info.status == "RUNNING"
+    view.update()
+    assert seen.runs()["quick"].info.status == "FAILED"
+    assert seen.series(seen.runs()["quick"], "loss") == [(s, loss_of(s)) for s in range(1, 201)]
+
+
+def test_a_push_whose_answer_was_lost_is_not_repeated(whole: RunWriter) -> None:
+    losing = RecordingServer(whole, lose_answer_after=3)
+    with pytest.raises(TrackingUnreachableError):
+        open_view(whole, losing).update()
+    assert saved(whole).unconfirmed
+
+    # A new process, as after a crash: it has only what was saved.
+    again = RecordingServer(whole)
+    assert open_view(whole, again).update() == []
+    assert saved(whole).unconfirmed == []
+    assert again.pushed[0] == 0, "what MLflow holds was pushed again"
+    seen = Mlflow(uri_of(whole))
+    runs = seen.runs()
+    assert seen.series(runs["quick"], "loss") == [(s, loss_of(s)) for s in range(1, 201)]
+    assert seen.series(runs["attempt 001"], "loss") == [(s, loss_of(s)) for s in range(1, 130)]
+
+
+def test_runs_and_models_are_found_again_when_their_ids_were_not_saved(whole: RunWriter) -> None:
+    view = open_view(whole)
+    empty = open_cursor(whole.run, uri_of(whole), "overland")
+    empty.save(whole.run)
+    before = (whole.run.tracking_dir / "state.json").read_text()
+    key = json.loads(before)["key"]
+    view = View(whole.run, RecordingServer(whole), saved(whole), {})
+    view.update()
+    (whole.run.tracking_dir / "state.json").write_text(before)
+    again = RecordingServer(whole)
+    View(whole.run, again, saved(whole), {}).update()
+    assert saved(whole).key == key
+    assert sum(again.pushed) == 0
+    seen = Mlflow(uri_of(whole))
+    assert len(seen.runs()) == 7
+    assert len(seen.client.search_logged_models([seen.experiment_id])) == 4
+    assert seen.output_steps("attempt 002") == [150, 200]
+    assert len(seen.client.search_traces([seen.experiment_id])) == 6
+
+
+def test_a_failed_evaluation_is_shown_and_then_repaired(writer: RunWriter) -> None:
+    writer.begin()
+    writer.start_attempt(1)
+    writer.steps(1, 1, 50)
+    writer.failed_evaluation(50, START + 200.0)
+    view = open_view(writer)
+    view.update()
+    seen = Mlflow(uri_of(writer))
+    failed = seen.runs()["evaluation step 50"]
+    assert failed.info.status == "FAILED"
+    assert failed.data.tags["overland.failed_stage"] == "infer"
+    writer.scores(50, START + 300.0)
+    view.update()
+    repaired = seen.runs()["evaluation step 50"]
+    assert repaired.info.status == "FINISHED"
+    assert repaired.data.tags["overland.failed_stage"] == ""
+    assert repaired.data.metrics["cloze/acc"] == 0.5
+
+
+def test_scores_that_change_replace_only_what_changed(small: RunWriter) -> None:
+    view = open_view(small)
+    view.update()
+    small.scores(50, START + 900.0, accuracy=0.75)
+    view.update()
+    seen = Mlflow(uri_of(small))
+    evaluation = seen.runs()["evaluation step 50"]
+    assert evaluation.data.metrics["cloze/acc"] == 0.75
+    assert [value for _, value in seen.series(evaluation, "cloze/acc")] == [0.5, 0.75]
+    assert len(seen.series(evaluation, "ppl/word_perplexity")) == 1
+
+
+def test_a_loss_that_is_no_number_is_shown(writer: RunWriter) -> None:
+    writer.begin()
+    writer.start_attempt(1)
+    good = StepEvent(
+        time=START,
+        step=1,
+        loss=float("nan"),
+        grad_norm=float("inf"),
+        learning_rate=0.1,
+        step_time_s=1.0,
+        tokens_per_s=1.0,
+    )
+    path = writer.run.attempt(1).events_path
+    path.write_text(
+        good.model_dump_json() + "\n" + '{"event": "step", "torn\n[1]\n{"event": "new"}\n'
+    )
+    assert open_view(writer).update() == []
+    seen = Mlflow(uri_of(writer))
+    ((step, loss),) = seen.series(seen.runs()["attempt 001"], "loss")
+    assert step == 1
+    assert loss != loss
+    assert backlog(writer.run, saved(writer)).events == 0
+
+
+def test_one_refused_thing_does_not_keep_back_the_others(small: RunWriter) -> None:
+    class Refusing(RecordingServer):
+        def log_trace(self, *arguments: object, **more: object) -> None:
+            raise TrackingRefusedError("no traces here")
+
+    view = open_view(small, Refusing(small))
+    assert set(view.update()) == {"no traces here"}
+    seen = Mlflow(uri_of(small))
+    assert len(seen.runs()) == 3
+    assert seen.runs()["quick"].info.status == "FINISHED"
+    assert backlog(small.run, saved(small)).records == 2, "they are tried again"
+    assert open_view(small).update() == []
+    assert len(seen.client.search_traces([seen.experiment_id])) == 2
+
+
+def test_a_deleted_experiment_is_named(small: RunWriter) -> None:
+    client = MlflowClient(tracking_uri=uri_of(small))
+    client.delete_experiment(client.create_experiment("overland"))
+    with pytest.raises(TrackingRefusedError, match="'overland' was deleted in MLflow: restore it"):
+        open_view(small).update()
+
+
+def test_a_copied_directory_gets_a_run_of_its_own(small: RunWriter, runs: Path) -> None:
+    open_view(small).update()
+    shutil.copytree(small.run.path, runs / "copy")
+    copy = RunWriter(RunDir(runs / "copy"), small.tracking)
+    open_view(copy).update()
+    client = MlflowClient(tracking_uri=uri_of(small))
+    experiment = client.get_experiment_by_name("overland")
+    assert experiment is not None
+    assert len(client.search_runs([experiment.experiment_id])) == 6
+
+
+def test_a_flow_that_goes_on_reopens_the_run(small: RunWriter) -> None:
+    view = open_view(small)
+    view.update()
+    seen = Mlflow(uri_of(small))
+    view.reopen()
+    assert seen.runs()["quick"].info.status == "RUNNING"
+    view.end_without_summary(time.time(), status="KILLED")
+    assert seen.runs()["quick"].info.status == "KILLED"
+    view.reopen()
+    small.summary()
+    view.update()
+    assert seen.runs()["quick"].info.status == "FINISHED"
+    assert len(seen.series(seen.runs()["quick"], "final_loss")) == 1
+
+
+@pytest.fixture(autouse=True)
+def _forget_uri() -> None:
+    mlflow.set_tracking_uri(None)
