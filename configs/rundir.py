@@ -16,6 +16,7 @@ This module knows names and reads records; it needs neither torch nor Prefect.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -124,14 +125,19 @@ class AttemptDir:
         return read_record(self.action_path, Action)
 
     def events(self) -> list[Event]:
-        """All whole events so far; lines that are no event (torn by a crash) are left out."""
+        """All whole events so far."""
+        return self.events_from(0)[0]
+
+    def events_from(self, offset_bytes: int) -> tuple[list[Event], int]:
+        """Whole events from `offset_bytes` on, and the offset after them.
+
+        Lines that are no event (torn by a crash) are left out.
+        """
         events: list[Event] = []
-        for value, _ in read_json_lines(self.events_path):
-            try:
+        for value, offset_bytes in read_json_lines(self.events_path, offset_bytes):  # noqa: B020
+            with suppress(ValidationError):
                 events.append(event_adapter.validate_python(value))
-            except ValidationError:
-                continue
-        return events
+        return events, offset_bytes
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ at once.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,13 @@ from configs.rundir import RunDir
 from configs.schema import RunConfig
 
 EXIT_INTERRUPTED = 130
+
+PREFECT_DEFAULTS = {
+    # On a machine whose cores are busy the temporary server needs longer than Prefect's 20 s.
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+}
+"""Prefect's settings where the user has not said otherwise."""
 
 app = typer.Typer(
     name="overland",
@@ -81,23 +89,26 @@ def evaluate(
 ) -> None:
     """Only evaluate: the committed checkpoints that have no scores yet, or those of given steps."""
     from flows.evaluate import evaluate as evaluate_flow
-    from flows.session import config_of, write_summary
+    from flows.session import config_of, summarize
 
     config = config_of(run_dir)
     done = _with_progress(config, lambda: evaluate_flow(run_dir.expanduser().absolute(), step))
-    _report(write_summary(RunDir(config.resolved_run_dir()), config), json=json)
+    _report(summarize(RunDir(config.resolved_run_dir()), config), json=json)
     raise typer.Exit(EXIT_OK if all(done.values()) else EXIT_RUN_FAILED)
 
 
 @app.command()
 def status(run_dir: RunPath) -> None:
     """Say where a run stands."""
-    from flows.show.report import print_status
+    from flows.session import is_live
+    from flows.show.report import print_status, report_console
+    from tasks.recover.task import account_goodput
 
     run = RunDir(run_dir.expanduser().absolute())
     if not run.config_path.is_file():
         raise InputError(f"{run_dir} is no run directory: it has no config.yaml")
-    print_status(run, Console())
+    goodput = account_goodput(run) if run.attempts() else None
+    print_status(run, report_console(sys.stdout), live=is_live(run), goodput=goodput)
 
 
 @app.command()
@@ -135,9 +146,10 @@ def ui(
 @bench.command("train")
 def bench_train(json: Json = False) -> None:
     """The training loop beside a bare megatron-core loop: same model, same data, one run."""
-    from flows.bench import run_bench_train
+    from flows.show.bench import print_bench
+    from tasks.train.bench import bench_train as measure
 
-    run_bench_train(json=json)
+    print_bench("our loop beside a bare megatron-core loop", measure(), json=json)
 
 
 def _checked_config(path: Path, overrides: list[str] | None) -> RunConfig:
@@ -149,7 +161,7 @@ def _checked_config(path: Path, overrides: list[str] | None) -> RunConfig:
 
 def _run_flow(config: RunConfig, flow: Callable[[], object], *, json: bool) -> None:
     """Run a flow that trains, then print the run's summary, whether it failed or not."""
-    from flows.session import write_summary
+    from flows.session import summarize
 
     exit_code = EXIT_OK
     try:
@@ -159,7 +171,7 @@ def _run_flow(config: RunConfig, flow: Callable[[], object], *, json: bool) -> N
     except OverlandError as error:
         _print_error(error)
         exit_code = error.exit_code
-    _report(write_summary(RunDir(config.resolved_run_dir()), config), json=json)
+    _report(summarize(RunDir(config.resolved_run_dir()), config), json=json)
     raise typer.Exit(exit_code)
 
 
@@ -169,21 +181,17 @@ def _with_progress(config: RunConfig, flow: Callable[[], Any]) -> Any:
     from flows.show.progress import show_progress
 
     run = RunDir(config.resolved_run_dir())
-    plain = not sys.stderr.isatty()
-    with (
-        log_to_run_directory(run),
-        show_progress(run, total_steps=config.train.steps, stream=sys.stderr, plain=plain),
-    ):
+    with log_to_run_directory(run), show_progress(run, total_steps=config.train.steps):
         return flow()
 
 
 def _report(summary: Any, *, json: bool) -> None:
-    from flows.show.report import print_report
+    from flows.show.report import print_report, report_console
 
     if json:
         typer.echo(summary.model_dump_json())
     else:
-        print_report(summary, Console())
+        print_report(summary, report_console(sys.stdout))
 
 
 def _print_error(error: Exception) -> None:
@@ -200,6 +208,8 @@ def _escaped(text: str) -> str:
 
 def main() -> None:
     """Entry point of the console script."""
+    for name, value in PREFECT_DEFAULTS.items():
+        os.environ.setdefault(name, value)
     try:
         app()
     except OverlandError as error:

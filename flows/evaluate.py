@@ -13,8 +13,8 @@ from prefect.logging import get_run_logger
 from configs.errors import InputError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
-from flows.session import config_of, open_run
-from tasks.evaluate.task import Interrupted, evaluate_checkpoint
+from flows.session import config_of, open_run, tracked
+from tasks.evaluate.task import EvaluationCancelled, evaluate_checkpoint
 
 LOOK_INTERVAL_S = 1.0
 
@@ -34,7 +34,8 @@ def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
                 f"{run.path} has no committed checkpoint of step {missing[0]}: it has {committed}"
             )
         wanted = steps or due_steps(config, run, training_over=True)
-        return {step: evaluate_checkpoint(config, step) is not None for step in wanted}
+        with tracked(run, config):
+            return {step: evaluate_checkpoint(config, step) is not None for step in wanted}
 
 
 @dataclass
@@ -59,7 +60,7 @@ def evaluate_as_committed(config: RunConfig, following: Following) -> None:
             tried.add(due[0])
             try:
                 evaluate_checkpoint(config, due[0], following.stop)
-            except Interrupted:
+            except EvaluationCancelled:
                 get_run_logger().warning("evaluation of step %d was cancelled", due[0])
         elif over:
             return

@@ -11,7 +11,7 @@ from configs.schema import RunConfig
 from flows.evaluate import Following, evaluate_as_committed
 from flows.prepare import prepare
 from flows.pretrain import pretrain
-from flows.session import open_run
+from flows.session import open_run, tracked
 
 
 @flow(name="pipeline", flow_run_name="{config.name}")
@@ -23,18 +23,24 @@ def pipeline(config: RunConfig) -> None:
     """
     with open_run(config, "prepare", "pretrain", "evaluate") as run:
         prepare(config)
-        following = Following()
-        evaluations = _start_evaluations(config, following)
-        try:
-            pretrain(config)
-        except KeyboardInterrupt:
-            following.stop.set()
-            raise
-        finally:
-            following.training_over.set()
-            if evaluations is not None:
-                evaluations.wait()
+        with tracked(run, config):
+            _train_and_evaluate(config)
         _publish_scores(run)
+
+
+def _train_and_evaluate(config: RunConfig) -> None:
+    """Pretrain with the evaluations beside it; ends when both have ended, also on a failure."""
+    following = Following()
+    evaluations = _start_evaluations(config, following)
+    try:
+        pretrain(config)
+    except KeyboardInterrupt:
+        following.stop.set()
+        raise
+    finally:
+        following.training_over.set()
+        if evaluations is not None:
+            evaluations.wait()
 
 
 def _start_evaluations(config: RunConfig, following: Following) -> PrefectFuture[None] | None:

@@ -9,7 +9,7 @@ from prefect import flow
 from configs.errors import RunDirectoryError, RunFailedError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
-from flows.session import holds, open_run
+from flows.session import holds, open_run, tracked
 from tasks.diagnose.task import diagnose
 from tasks.recover.task import decide_action
 from tasks.train.task import begin_attempt, watch_attempt
@@ -24,12 +24,13 @@ def pretrain(config: RunConfig) -> None:
     with open_run(config, "pretrain") as run:
         if run.manifest() is None:
             raise RunDirectoryError(f"{run.path} has no data set: run `overland prepare` first")
-        recover_last_attempt(config, run)
-        while (number := begin_attempt(config)) is not None:
-            # Whoever evaluates beside this flow sees the commits itself; deployments need the event.
-            record = watch_attempt(config, number, announce=not holds(run, "evaluate"))
-            if record.outcome == "failed":
-                recover(config, run, number)
+        with tracked(run, config):
+            recover_last_attempt(config, run)
+            while (number := begin_attempt(config)) is not None:
+                # Whoever evaluates beside this flow sees the commits; deployments need the event.
+                record = watch_attempt(config, number, announce=not holds(run, "evaluate"))
+                if record.outcome == "failed":
+                    recover(config, run, number)
 
 
 def recover_last_attempt(config: RunConfig, run: RunDir) -> None:

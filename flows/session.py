@@ -1,4 +1,4 @@
-"""Opening a run directory: checks, one live flow a stage, tracking for as long as a flow runs."""
+"""Opening a run directory: checks, one live flow a stage; tracking and summary around a flow."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from prefect.runtime import flow_run
+
 from configs.checks import check_config, check_launchable
 from configs.errors import ConfigError, InputError, RunDirectoryError
 from configs.files import file_lock, write_text
 from configs.load import dump_config, fixed_differences, load_config
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
+from flows.show.progress import say
 from flows.show.report import RunSummary, build_summary
 from infra.track import resolve_tracking_uri, start_follower, tracking_state
 from tasks.evaluate.task import check_tasks
@@ -74,9 +77,9 @@ def _check_same_run(run: RunDir, config: RunConfig) -> None:
 def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
     """Take the run directory for `stages`; everything of a flow happens inside.
 
-    Outermost, this checks the config, locks the stages against other live flows, leaves the
-    resolved config in the directory, has MLflow follow it, and at the end writes the summary. A
-    stage's flow that a larger flow of this process called finds all that done.
+    Outermost, this checks the config, locks the stages against other live flows, and leaves the
+    resolved config in the directory. A stage's flow that a larger flow of this process called finds
+    all that done.
 
     Wrong input leaves nothing behind: a directory that did not exist before and holds no data set
     yet is removed again.
@@ -92,8 +95,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
             for stage in stages:
                 stack.enter_context(_held(run, stage))
             write_text(run.config_path, dump_config(config))
-            with _tracked(run, config):
-                yield run
+            yield run
     except InputError:
         if not existed and run.manifest() is None:
             shutil.rmtree(run.path)
@@ -107,6 +109,15 @@ _held_here: set[tuple[Path, str]] = set()
 def holds(run: RunDir, stage: str) -> bool:
     """Whether a flow of this process holds the stage."""
     return (run.path, stage) in _held_here
+
+
+def is_live(run: RunDir) -> bool:
+    """Whether any flow holds a stage of the run directory now."""
+    for path in (run.path / "locks").glob("*"):
+        with file_lock(path, blocking=False) as free:
+            if not free:
+                return True
+    return False
 
 
 @contextmanager
@@ -137,40 +148,47 @@ def _holder(path: Path) -> str:
         return "a flow that has only just started"
 
 
+_tracked_here: set[Path] = set()
+
+
 @contextmanager
-def _tracked(run: RunDir, config: RunConfig) -> Iterator[None]:
-    """Have MLflow follow the run directory; conclude it at the end, however the block ends."""
-    follower = start_follower(run, config.tracking) if config.tracking.enabled else None
+def tracked(run: RunDir, config: RunConfig) -> Iterator[None]:
+    """Have MLflow follow the run while the block runs, and at its end write the summary.
+
+    For the outermost flow of this process; an inner one finds it done. MLflow that cannot keep up
+    is said in the log and holds nothing up but the last `tracking.flush_timeout_s`.
+    """
+    if run.path in _tracked_here:
+        yield
+        return
+    follower = None
+    if config.tracking.enabled:
+        follower = start_follower(run, config.tracking, prefect_flow_run_id=flow_run.id)
+    _tracked_here.add(run.path)
     try:
         yield
     finally:
-        if _training_has_ended(run):
-            write_summary(run, config)
-        if follower is not None:
-            follower.finish(config.tracking.flush_timeout_s)
+        _tracked_here.discard(run.path)
+        write_record(run.summary_path, summarize(run, config))
+        if follower is not None and not follower.finish(config.tracking.flush_timeout_s):
+            say(f"MLflow has not been told everything yet: `overland track {run.path}` does that")
 
 
-def _training_has_ended(run: RunDir) -> bool:
-    attempts = run.attempts()
-    record = attempts[-1].record() if attempts else None
-    return record is not None and record.outcome is not None
-
-
-def write_summary(run: RunDir, config: RunConfig) -> RunSummary:
-    """Write summary.json out of what the run directory holds now."""
+def summarize(run: RunDir, config: RunConfig) -> RunSummary:
+    """The run's result out of what its directory holds now."""
     attempts = run.attempts()
     record = attempts[-1].record() if attempts else None
     completed = record is not None and record.outcome == "completed"
     tracking = tracking_state(run) if config.tracking.enabled else None
-    summary = build_summary(
+    return build_summary(
         run,
         status="completed" if completed else "failed",
         goodput=account_goodput(run),
         mlflow_run_id=tracking.mlflow_run_id if tracking else None,
-        tracking_uri=resolve_tracking_uri(config.tracking, run) if config.tracking.enabled else None,
+        tracking_uri=resolve_tracking_uri(config.tracking, run)
+        if config.tracking.enabled
+        else None,
     )
-    write_record(run.summary_path, summary)
-    return summary
 
 
 def config_of(run_dir: Path) -> RunConfig:

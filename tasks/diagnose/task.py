@@ -32,7 +32,9 @@ def diagnose(config: RunConfig, number: int) -> Verdict:
 
 def _show(attempt: AttemptDir, verdict: Verdict) -> None:
     """Put the verdict on the flow run's page."""
-    where = f"{verdict.root_cause_file}:{verdict.root_cause_line}" if verdict.root_cause_file else "-"
+    where = (
+        f"{verdict.root_cause_file}:{verdict.root_cause_line}" if verdict.root_cause_file else "-"
+    )
     quoted = "\n".join(f"    {line}" for line in verdict.evidence)
     markdown = (
         f"## Attempt {attempt.number}: {verdict.failure_class} ({verdict.category})\n\n"

@@ -25,7 +25,7 @@ from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
 from tasks.evaluate.plan import check_tasks
 
-__all__ = ["Interrupted", "check_tasks", "evaluate_checkpoint"]
+__all__ = ["EvaluationCancelled", "check_tasks", "evaluate_checkpoint"]
 
 POLL_INTERVAL_S = 0.25
 _LOG_TAIL_BYTES = 4096
@@ -36,7 +36,7 @@ STAGES = {
 }
 
 
-class Interrupted(Exception):
+class EvaluationCancelled(Exception):  # noqa: N818  (no error: somebody wanted it)
     """The run is being stopped; the evaluation's job was cancelled."""
 
 
@@ -57,7 +57,9 @@ def evaluate_checkpoint(
         for stage in STAGES:
             _run_stage(config, evaluation, stage, stop or threading.Event())
     except EvaluationError as error:
-        failure = EvaluationFailure(step=step, stage=stage, reason=str(error), failed_at=time.time())
+        failure = EvaluationFailure(
+            step=step, stage=stage, reason=str(error), failed_at=time.time()
+        )
         write_record(evaluation.failure_path, failure)
         get_run_logger().error("evaluation of step %d failed at %s: %s", step, stage, error)
         return None
@@ -74,17 +76,14 @@ def _run_stage(
     if handle is None:
         handle = launcher.submit(_job(config, evaluation, stage))
     status = _wait(launcher, handle, stop)
-    if status.state is not JobState.COMPLETED or not _done(evaluation, stage):
+    if status.state is not JobState.COMPLETED:
         raise EvaluationError(_what_failed(launcher, handle, status))
 
 
 def _done(evaluation: EvaluationDir, stage: str) -> bool:
-    """Whether the stage's output is there."""
-    if stage == "export":
-        return evaluation.model_dir.is_dir()
-    if stage == "score":
-        return evaluation.scores_path.is_file()
-    return False  # Inference skips its finished shards itself.
+    """Whether the stage needs no job. Inference always gets one: it skips its finished shards."""
+    outputs = {"export": evaluation.model_dir, "score": evaluation.scores_path}
+    return stage in outputs and outputs[stage].exists()
 
 
 def _job(config: RunConfig, evaluation: EvaluationDir, stage: str) -> JobSpec:
@@ -95,8 +94,12 @@ def _job(config: RunConfig, evaluation: EvaluationDir, stage: str) -> JobSpec:
         name=f"{config.name}-{stage}-{evaluation.step}",
         argv=(sys.executable, "-m", STAGES[stage], run_dir, str(evaluation.step)),
         job_dir=job_dir,
-        # One thread: evaluation takes what training leaves of the machine.
-        environment={"OMP_NUM_THREADS": "1"},
+        environment={
+            # One thread: evaluation takes what training leaves of the machine.
+            "OMP_NUM_THREADS": "1",
+            # A folder of the user's that is called configs/ or tasks/ is not ours.
+            "PYTHONSAFEPATH": "1",
+        },
         time_limit_s=config.evaluate.timeout_s,
         low_priority=True,
     )
@@ -122,7 +125,7 @@ def _wait(launcher: Launcher, handle: JobHandle, stop: threading.Event) -> JobSt
     while not (status := launcher.poll(handle)).state.final:
         if stop.wait(POLL_INTERVAL_S):
             launcher.cancel(handle)
-            raise Interrupted
+            raise EvaluationCancelled
     return status
 
 

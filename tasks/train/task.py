@@ -15,8 +15,8 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from configs.errors import LaunchError
-from configs.files import read_json_lines, write_text
-from configs.records import AttemptRecord, CheckpointEvent, event_adapter
+from configs.files import write_text
+from configs.records import AttemptRecord, CheckpointEvent
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
 from infra.launch import make_launcher
@@ -75,6 +75,8 @@ def _job(config: RunConfig, attempt: AttemptDir) -> JobSpec:
         name=f"{config.name}-train-{attempt.number:03d}",
         argv=("-m", "tasks.train.job", str(run_dir), "--attempt", str(attempt.number)),
         job_dir=attempt.job_dir,
+        # A folder of the user's that is called configs/ or tasks/ is not ours.
+        environment={"PYTHONSAFEPATH": "1"},
         distributed=True,
         nodes=config.launcher.nodes,
         processes_per_node=config.launcher.processes_per_node,
@@ -124,8 +126,8 @@ def _watch(
     offset_bytes = 0
     while True:
         status = launcher.poll(handle)
-        for value, offset_bytes in read_json_lines(attempt.events_path, offset_bytes):  # noqa: B007
-            event = event_adapter.validate_python(value)
+        events, offset_bytes = attempt.events_from(offset_bytes)
+        for event in events:
             liveness.see(event)
             if announce and isinstance(event, CheckpointEvent) and event.outcome == "committed":
                 _announce_checkpoint(config, event)
