@@ -21,15 +21,14 @@ from tasks.evaluate.offline import network_allowed
 
 # Loaders of the datasets library that read files and need no download.
 _FILE_LOADERS = {"json", "csv", "text", "parquet", "arrow", "pandas", "xml"}
-_FILE_KEYS = ("data_files", "data_dir")
 
 
 def check_entry(entry: CatalogEntry) -> None:
     """Raise ConfigError when the task cannot run here: a missing data file, or no network."""
-    for path in _strings(_local_kwargs(entry, None).get("data_files")):
-        if not glob.has_magic(path) and "://" not in path and not Path(path).is_file():
+    for pattern in _strings(_local_kwargs(entry, None).get("data_files")):
+        if "://" not in pattern and not glob.glob(pattern, recursive=True):  # noqa: PTH207 (may be absolute)
             raise ConfigError(
-                f"evaluation task {entry.name!r} ({entry.path}): data file {path} does not exist"
+                f"evaluation task {entry.name!r} ({entry.path}): data file {pattern} does not exist"
             )
     wanted = None if network_allowed() else _wants_from_network(entry)
     if wanted:
@@ -76,18 +75,22 @@ def _local_kwargs(entry: CatalogEntry, heldout_dir: Path | None) -> dict[str, An
     folder = heldout_dir if entry.is_own else entry.origins["dataset_kwargs"]
     if folder is None:
         return {}
-    files = {key: _absolute(kwargs[key], folder) for key in _FILE_KEYS if kwargs.get(key)}
-    return kwargs | files
+    changed = {}
+    if kwargs.get("data_dir"):
+        changed["data_dir"] = _absolute(kwargs["data_dir"], str(folder))
+    if kwargs.get("data_files"):  # Patterns: brackets in the folder's own name are not.
+        changed["data_files"] = _absolute(kwargs["data_files"], glob.escape(str(folder)))
+    return kwargs | changed
 
 
-def _absolute(value: Any, folder: Path) -> Any:
+def _absolute(value: Any, folder: str) -> Any:
     if isinstance(value, dict):
         return {key: _absolute(inner, folder) for key, inner in value.items()}
     if isinstance(value, list):
         return [_absolute(inner, folder) for inner in value]
     if not isinstance(value, str) or "://" in value:
         return value
-    return str(folder / Path(value).expanduser())
+    return str(Path(folder) / Path(value).expanduser())
 
 
 def _local_folder(entry: CatalogEntry) -> Path | None:

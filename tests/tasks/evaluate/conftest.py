@@ -38,6 +38,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.train_from_iterator(WORDS * 5, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="<|endoftext|>")
     fast.save_pretrained(folder)
+    torch.set_num_threads(1)  # As evaluation jobs run; more only wait for each other here.
     torch.manual_seed(3)
     config = LlamaConfig(
         vocab_size=len(fast),

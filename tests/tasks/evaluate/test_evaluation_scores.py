@@ -42,6 +42,8 @@ except ModuleNotFoundError:
     runpy.run_module("tasks.evaluate.score", run_name="__main__", alter_sys=True)
 """
 
+pytestmark = pytest.mark.slow
+
 Rows = list[dict[str, Any]]
 
 
@@ -81,7 +83,6 @@ def as_scores(results: dict[str, dict[str, Any]]) -> dict[tuple[str, str], tuple
     return scores
 
 
-@pytest.mark.slow
 def test_scores_equal_simple_evaluate_and_need_no_torch(
     inferred: EvaluationDir,
     all_kinds_run: RunDir,
