@@ -15,6 +15,7 @@ _HOST_ADDRESS = compile_pattern(
 )
 _TASK_HOST = compile_pattern(r"error: (?P<host>[A-Za-z][\w.-]*): tasks? [\d,-]+: ")
 _MAX_ADDRESSES = 50_000
+_DOTS_OF_AN_ADDRESS = 3
 
 
 @dataclass
@@ -30,9 +31,9 @@ class Topology:
         text = line.body
         if "rank" in text and (match := _RANK_HOST.search(text)):
             self.by_rank.setdefault(int(match["rank"]), match["host"])
-        if len(self.by_address) < _MAX_ADDRESSES and "." in text:
+        if len(self.by_address) < _MAX_ADDRESSES and text.count(".") >= _DOTS_OF_AN_ADDRESS:
             self._note_addresses(text)
-        if match := _TASK_HOST.search(text):
+        if "error: " in text and (match := _TASK_HOST.search(text)):
             self.failed_task_hosts.add(match["host"])
 
     def _note_addresses(self, text: str) -> None:

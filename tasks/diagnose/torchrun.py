@@ -10,7 +10,7 @@ import signal
 from dataclasses import dataclass, field
 
 from tasks.diagnose.logs import LogLine
-from tasks.diagnose.patterns import Match, compile_pattern
+from tasks.diagnose.patterns import Match, PatternSet, compile_pattern
 
 _CLOSING = compile_pattern(r"Sending process (\d+) closing signal")
 _FORCED = compile_pattern(r"Unable to shutdown process (\d+) via")
@@ -19,6 +19,7 @@ _FAILED = compile_pattern(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: 
 _ROOT_CAUSE = compile_pattern(r"Root Cause \(first observed failure\)")
 _OTHERS = compile_pattern(r"^(?:Other )?Failures:")
 _FIELD = compile_pattern(r"^\s*(host|rank|exitcode)\s*: (\S+)(?: \(pid: (\d+)\))?")
+_ANY = PatternSet([_CLOSING, _FORCED, _TOLD, _FAILED, _ROOT_CAUSE, _OTHERS, _FIELD])
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ class TorchrunReader:
     def feed(self, line: LogLine) -> bool:
         """Take note of the line; whether it was torchrun's."""
         text = line.body
+        if _ANY.first(text) is None:
+            return False
         if match := _CLOSING.search(text) or _FORCED.search(text):
             self.ended_by_torchrun.add(int(match[1]))
         elif _TOLD.search(text):
@@ -72,8 +75,6 @@ class TorchrunReader:
             self._in_root_cause = "Root Cause" in text
         elif match := _FIELD.match(text):
             self._note_field(match, line)
-        else:
-            return False
         return True
 
     def own_deaths(self) -> list[RankFailure]:

@@ -102,6 +102,18 @@ def test_ranks_that_torchrun_ended_are_not_the_cause(tmp_path: Path) -> None:
     assert verdict.root_cause_line == 2
 
 
+def test_a_peer_that_torchrun_saw_die_first_does_not_hide_the_killed_rank(tmp_path: Path) -> None:
+    launcher = (
+        "Failures:\n  host : n2\n  rank      : 9 (local_rank: 1)\n  exitcode  : -9 (pid: 72)\n"
+        "Root Cause (first observed failure):\n"
+        "  rank      : 8 (local_rank: 0)\n  exitcode  : 1 (pid: 71)\n"
+    )
+    peer = "[rank8]: RuntimeError: [/x/gloo/transport/tcp/pair.cc:5] Connection reset by peer\n"
+    attempt = _attempt(tmp_path, launcher=launcher, rank8=peer, rank9="step 1\n")
+    verdict = diagnose_attempt(attempt, failed_record())
+    assert (verdict.method, verdict.faulty_rank) == ("rank_killed", 9)
+
+
 def test_a_job_told_to_stop_from_outside_blames_no_rank(tmp_path: Path) -> None:
     launcher = (
         "W1 agent/server/api.py] Received Signals.SIGTERM death signal, shutting down workers\n"
