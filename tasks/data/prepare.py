@@ -23,6 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tokenizers import Tokenizer
+
 from configs.errors import CorpusError
 from configs.files import sha256_of_file, sync_directory, sync_file
 from configs.records import DataManifest, SplitRecord
@@ -37,6 +39,7 @@ from tasks.data.tokenizer import TOKENIZER_FILE, make_tokenizer, token_id, vocab
 
 MANIFEST_FILE = "manifest.json"
 SOURCES_FILE = "sources.json"
+TOKENIZER_FOLDER = "tokenizer"
 _WORK_FOLDER = "work"
 
 Report = Callable[[str], None]
@@ -50,6 +53,17 @@ class _Inputs:
     sources: list[HashedSource]
     hashes: SourceHashes
     fingerprint: str
+
+
+@dataclass(frozen=True)
+class _Built:
+    """What was made of the inputs."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    end_of_text: str
+    train: TokenizedSplit
+    validation: TokenizedSplit
 
 
 def prepare(config: RunConfig, data_dir: Path, *, report: Report) -> DataManifest:
@@ -80,9 +94,7 @@ def prepare(config: RunConfig, data_dir: Path, *, report: Report) -> DataManifes
 def _build(inputs: _Inputs, folder: Path, report: Report) -> DataManifest:
     """Write the whole data set into `folder`, its manifest last."""
     started_at = time.time()
-    config = inputs.config
-    sequence_length = config.model.sequence_length
-    work_dir = folder / _WORK_FOLDER
+    config, work_dir = inputs.config, folder / _WORK_FOLDER
     corpus = build_corpus(
         [hashed.source for hashed in inputs.sources],
         work_dir / "corpus",
@@ -90,34 +102,47 @@ def _build(inputs: _Inputs, folder: Path, report: Report) -> DataManifest:
         seed=config.seed,
         report=report,
     )
-    tokenizer_dir = folder / "tokenizer"
-    tokenizer, end_of_text = make_tokenizer(
-        config.data.tokenizer,
-        corpus.train,
-        tokenizer_dir,
-        model_max_length=sequence_length,
-        report=report,
-    )
-    train, validation = tokenize_splits(
-        [corpus.train, corpus.validation],
-        tokenizer_dir,
-        end_of_text,
-        work_dir=work_dir,
-        output_dir=folder,
-        workers=config.data.workers,
-    )
-    _check_size(train, validation, sequence_length)
+    built = _tokenize(config, corpus, folder, report)
     write_heldout(
         corpus.validation,
-        tokenizer,
+        built.tokenizer,
         folder / "evaluation",
-        sequence_length=sequence_length,
+        sequence_length=config.model.sequence_length,
         seed=config.seed,
         report=report,
     )
     shutil.rmtree(work_dir)
     inputs.hashes.save(folder / SOURCES_FILE)
-    manifest = DataManifest(
+    manifest = _manifest_of(inputs, folder, built, started_at)
+    write_record(folder / MANIFEST_FILE, manifest)
+    return manifest
+
+
+def _tokenize(config: RunConfig, corpus: Corpus, folder: Path, report: Report) -> _Built:
+    """Make the tokenizer and the token files."""
+    sequence_length = config.model.sequence_length
+    tokenizer, end_of_text = make_tokenizer(
+        config.data.tokenizer,
+        corpus.train,
+        folder / TOKENIZER_FOLDER,
+        model_max_length=sequence_length,
+        report=report,
+    )
+    train, validation = tokenize_splits(
+        [corpus.train, corpus.validation],
+        folder / TOKENIZER_FOLDER,
+        end_of_text,
+        work_dir=folder / _WORK_FOLDER,
+        output_dir=folder,
+        workers=config.data.workers,
+    )
+    _check_size(train, validation, sequence_length)
+    return _Built(corpus, tokenizer, end_of_text, train, validation)
+
+
+def _manifest_of(inputs: _Inputs, folder: Path, built: _Built, started_at: float) -> DataManifest:
+    corpus, now = built.corpus, time.time()
+    return DataManifest(
         fingerprint=inputs.fingerprint,
         sources=[
             hashed.record(documents)
@@ -126,17 +151,15 @@ def _build(inputs: _Inputs, folder: Path, report: Report) -> DataManifest:
         documents_read=corpus.documents_read,
         documents_empty=corpus.documents_empty,
         documents_duplicate=corpus.documents_duplicate,
-        tokenizer_sha256=sha256_of_file(tokenizer_dir / TOKENIZER_FILE),
-        vocab_size=vocabulary_size(tokenizer),
-        end_of_text_id=token_id(tokenizer, end_of_text),
-        train=_split_record(folder, TRAIN, train),
-        validation=_split_record(folder, VALIDATION, validation),
-        bytes_per_token=_bytes_per_token(corpus, train, validation),
-        created_at=time.time(),
-        duration_s=time.time() - started_at,
+        tokenizer_sha256=sha256_of_file(folder / TOKENIZER_FOLDER / TOKENIZER_FILE),
+        vocab_size=vocabulary_size(built.tokenizer),
+        end_of_text_id=token_id(built.tokenizer, built.end_of_text),
+        train=_split_record(folder, TRAIN, built.train),
+        validation=_split_record(folder, VALIDATION, built.validation),
+        bytes_per_token=_bytes_per_token(built),
+        created_at=now,
+        duration_s=now - started_at,
     )
-    write_record(folder / MANIFEST_FILE, manifest)
-    return manifest
 
 
 def _check_size(train: TokenizedSplit, validation: TokenizedSplit, sequence_length: int) -> None:
@@ -165,11 +188,11 @@ def _split_record(folder: Path, name: str, split: TokenizedSplit) -> SplitRecord
     )
 
 
-def _bytes_per_token(corpus: Corpus, train: TokenizedSplit, validation: TokenizedSplit) -> float:
+def _bytes_per_token(built: _Built) -> float:
     """Bytes of UTF-8 text per token, end-of-text tokens left out."""
-    text_bytes = corpus.train.text_bytes + corpus.validation.text_bytes
-    documents = train.documents + validation.documents
-    return text_bytes / (train.tokens + validation.tokens - documents)
+    text_bytes = built.corpus.train.text_bytes + built.corpus.validation.text_bytes
+    splits = (built.train, built.validation)
+    return text_bytes / sum(split.tokens - split.documents for split in splits)
 
 
 def _existing(data_dir: Path, fingerprint: str) -> DataManifest | None:
@@ -181,7 +204,9 @@ def _existing(data_dir: Path, fingerprint: str) -> DataManifest | None:
         _is_whole(data_dir, split) for split in (manifest.train, manifest.validation)
     )
     return (
-        manifest if splits_whole and (data_dir / "tokenizer" / TOKENIZER_FILE).is_file() else None
+        manifest
+        if splits_whole and (data_dir / TOKENIZER_FOLDER / TOKENIZER_FILE).is_file()
+        else None
     )
 
 
