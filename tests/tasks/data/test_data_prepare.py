@@ -173,6 +173,7 @@ def test_incomplete_data_is_not_taken_for_whole(
         run_prepare(make_config(corpus_file), data_dir)
 
 
+@pytest.mark.slow
 def test_changed_text_or_config_is_prepared_anew(tmp_path: Path, documents: list[str]) -> None:
     corpus = write_jsonl(tmp_path / "c.jsonl", documents[:60])
     data_dir = tmp_path / "run" / "data"
@@ -197,6 +198,7 @@ def test_given_tokenizer_is_used_and_copied(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["corpus", "parts"])
 def test_killed_prepare_is_cleaned_and_redone(
     run_path: Path, prepared: tuple[Path, DataManifest], corpus_file: Path, moment: str
