@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from configs.records import AttemptRecord, CheckpointEvent, Event, StepEvent, Verdict
+from configs.records import AttemptRecord, CheckpointEvent, Event, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.findings import Finding
@@ -155,19 +155,18 @@ def _of_signal(death: RankFailure, scan: Scan) -> Verdict:
             mitigation="Look in the node's system log (out-of-memory killer, an operator) for who "
             "ended the process. The run continues from the last checkpoint.",
         )
+    crash = scan.crashes.get(death.rank)
+    where = "its stack is in its log" if crash else "nothing in the logs says where"
     return make_verdict(
         "RuntimeError",
         method="rank_crashed",
         confidence=0.6,
-        root=death.line,
+        root=crash or death.line,
         rank=death.rank,
         action="restart_same_nodes",
-        evidence=[
-            f"{who} crashed in native code ({name}); nothing in the logs says where",
-            *effects,
-        ],
-        mitigation="Once may be chance; when it returns, get a stack with PYTHONFAULTHANDLER=1, and "
-        "check the node's memory if it is always the same node.",
+        evidence=[f"{who} crashed in native code ({name}); {where}", death.line, *effects],
+        mitigation="Once may be chance. When it returns, read the stack at the end of the rank's log, "
+        "and check the node's memory if it is always the same node.",
     )
 
 
@@ -283,10 +282,5 @@ def _on_only_node(verdict: Verdict, record: AttemptRecord) -> Verdict:
 
 
 def _handled_errors(events: list[Event]) -> list[str]:
-    """Errors of saves that training went on after: they ended nothing."""
-    last_step = max((event.time for event in events if isinstance(event, StepEvent)), default=0.0)
-    return [
-        event.error
-        for event in events
-        if isinstance(event, CheckpointEvent) and event.error and event.time < last_step
-    ]
+    """Errors of saves that were given up: training went on, so they ended nothing."""
+    return [e.error for e in events if isinstance(e, CheckpointEvent) and e.error]

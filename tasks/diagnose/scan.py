@@ -26,6 +26,8 @@ _HANDLED = compile_pattern(
 """What a line says about an error that its program has dealt with."""
 _SUSPICIOUS = compile_pattern(r"(?i)\b(?:fatal|critical|error|panic|abort(?:ed|ing)?)\b")
 
+_CRASH = "Fatal Python error: "
+
 Stream = tuple[str, int | None]
 
 
@@ -35,12 +37,14 @@ class Scan:
 
     rules: RuleSet
     handled_errors: list[str] = field(default_factory=list)
-    """Messages of errors that training is known to have gone on after."""
+    """Texts of errors that training is known to have gone on after."""
     progress: Progress = field(default_factory=Progress)
     topology: Topology = field(default_factory=Topology)
     torchrun: TorchrunReader = field(default_factory=TorchrunReader)
     suspicious: LogLine | None = None
     """First line that speaks of an error and is otherwise unknown."""
+    crashes: dict[int | None, LogLine] = field(default_factory=dict)
+    """By rank: where Python's fault handler begins to tell of a crash in native code."""
     ranks: set[int] = field(default_factory=set)
     """Ranks that have written anything."""
     _order: int = 0
@@ -83,8 +87,6 @@ class Scan:
 
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
-        if any(error in finding.line.text for error in self.handled_errors):
-            return True
         steps = self._steps[(finding.line.file, finding.line.rank)] - finding.steps_before
         reports = self.progress.reports - finding.reports_before
         return max(steps, reports) >= _STEPS_AFTER_SURVIVED
@@ -92,8 +94,10 @@ class Scan:
     def _note_line(self, line: LogLine, stream: Stream) -> None:
         finding = self.rules.match(line, self._order)
         if finding is not None:
-            if not _is_handled(finding):
+            if not (_is_handled(finding) or self._is_known_handled(line)):
                 self._keep(finding, stream)
+        elif line.body.startswith(_CRASH):
+            self.crashes.setdefault(line.rank, line)
         elif self.suspicious is None and _SUSPICIOUS.search(line.body):
             self.suspicious = line
 
@@ -106,8 +110,13 @@ class Scan:
                 class_of(root), "cause", "exception", root.line, self._order, rank=root.line.rank
             )
         self._forget(raised.context, stream)
-        if finding is not None and (raised.in_traceback or not _is_handled(finding)):
+        if finding is None or self._is_known_handled(raised.line):
+            return
+        if raised.in_traceback or not _is_handled(finding):
             self._keep(finding, stream)
+
+    def _is_known_handled(self, line: LogLine) -> bool:
+        return any(line.body.strip() in error for error in self.handled_errors)
 
     def _forget(self, raised: Raised | None, stream: Stream) -> None:
         """Drop what was noted for exceptions that a longer chain now explains."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs.files import append_json_line
-from configs.records import CheckpointEvent, StepEvent
+from configs.records import CheckpointEvent
 from configs.rundir import AttemptDir
 from tasks.diagnose.diagnose import diagnose_attempt, diagnose_files
 from tests.tasks.diagnose.torchrun_jobs import failed_record
@@ -160,28 +160,23 @@ def test_an_abort_by_the_watchdog_is_a_time_out(tmp_path: Path) -> None:
     assert (verdict.failure_class, verdict.faulty_rank) == ("NCCLTimeoutError", 8)
 
 
-@pytest.mark.parametrize("later_step", [True, False])
-def test_a_failed_save_is_a_cause_only_when_training_did_not_go_on(
-    tmp_path: Path, later_step: bool
-) -> None:
-    error = "[Errno 28] No space left on device"
-    log = f"Traceback (most recent call last):\n  File 'a.py', line 1\nOSError: {error}\n"
+@pytest.mark.parametrize("given_up", [True, False])
+def test_a_save_that_was_given_up_is_no_cause(tmp_path: Path, given_up: bool) -> None:
+    error = "OSError: [Errno 28] No space left on device"
+    log = (
+        "2026-01-01 10:00:00,000 WARNING save: this rank could not write its part\n"
+        "Traceback (most recent call last):\n  File 'a.py', line 1\nValueError: bad file\n\n"
+        "The above exception was the direct cause of the following exception:\n\n"
+        f"Traceback (most recent call last):\n  File 'a.py', line 2\n{error}\n"
+    )
     attempt = _attempt(tmp_path, launcher=_TORCHRUN.format(closed=71, code=-9), rank9=log)
-    save = CheckpointEvent(time=10.0, step=5, outcome="failed", duration_s=1.0, error=error)
-    append_json_line(attempt.events_path, save.model_dump())
-    if later_step:
-        step = StepEvent(
-            time=11.0,
-            step=6,
-            loss=1.0,
-            grad_norm=1.0,
-            learning_rate=1.0,
-            step_time_s=1.0,
-            tokens_per_s=1.0,
+    if given_up:
+        save = CheckpointEvent(
+            time=10.0, step=5, outcome="failed", duration_s=1.0, error=f"rank 9: {error}"
         )
-        append_json_line(attempt.events_path, step.model_dump())
+        append_json_line(attempt.events_path, save.model_dump())
     verdict = diagnose_attempt(attempt, failed_record())
-    assert verdict.failure_class == ("NodeFailure" if later_step else "OSError")
+    assert verdict.failure_class == ("NodeFailure" if given_up else "ValueError")
 
 
 def test_what_hardware_says_outranks_the_framework(tmp_path: Path) -> None:

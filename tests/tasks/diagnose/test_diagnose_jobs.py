@@ -1,6 +1,6 @@
 """End to end: real torchrun jobs are made to fail, and their logs are diagnosed.
 
-Every job also meets a full disk once, at a save that it survives: that is never the verdict.
+Every job also meets a full disk once, at a save that is given up: that is never the verdict.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
     [
         ("signal:SIGKILL", "NodeFailure", "rank_killed", "restart_same_nodes", "exitcode: -9"),
         ("signal:SIGTERM", "NodeFailure", "rank_killed", "restart_same_nodes", "exitcode: -15"),
-        ("segfault", "RuntimeError", "rank_crashed", "restart_same_nodes", "exitcode: -11"),
+        ("segfault", "RuntimeError", "rank_crashed", "restart_same_nodes", "Segmentation fault"),
         ("chain", "FileNotFoundError", "exception", "fix_by_user", "/nonexistent/weights"),
     ],
 )

@@ -11,7 +11,7 @@ from configs.records import AttemptRecord
 from configs.rundir import AttemptDir
 
 _JOB = """
-import ctypes, datetime, logging, os, signal, sys, time
+import ctypes, datetime, faulthandler, json, logging, os, signal, sys, time
 from pathlib import Path
 attempt, how, timeout_s = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3])
 rank = int(os.environ["RANK"])
@@ -38,12 +38,18 @@ def full_disk():
     try:
         with open("/dev/full", "w") as file:
             file.write("x")
-    except OSError:
-        logging.exception("checkpoint at step 1 could not be saved")
+    except OSError as error:
+        logging.warning("this rank could not write its part", exc_info=True)
+        event = {"event": "checkpoint", "time": time.time(), "step": 1, "outcome": "failed"}
+        event |= {"duration_s": 0.1, "error": f"rank {rank}: OSError: {error}"}
+        (attempt / "events.jsonl").write_text(json.dumps(event) + "\\n")
 
+faulthandler.enable()
+logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout_s))
 tensor = torch.ones(4)
-full_disk()
+if rank == 1:
+    full_disk()
 for step in range(4):
     dist.all_reduce(tensor)
     print("step", step, flush=True)
