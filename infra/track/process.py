@@ -84,34 +84,35 @@ class Follower:
         """Have the rest told, and end the follower; whether everything is told.
 
         After `timeout_s` it is killed: what is missing is told by the next follower, or `catch_up`.
-        One that died before is started once more.
+        One that somebody else killed is started once more.
         """
         deadline = time.monotonic() + timeout_s
-        if self._process.poll() is not None:
-            self._close_pipe()
+        code = self._ask_to_finish(deadline)
+        if code is not None and code < 0:
             self._process = self._start()
+            code = self._ask_to_finish(deadline)
+        return code == 0
+
+    def _ask_to_finish(self, deadline: float) -> int | None:
+        """The follower's exit code; None when it had to be killed at the deadline."""
         self._say(FINISH_WORD + b"\n")
         try:
-            return self._process.wait(max(0.0, deadline - time.monotonic())) == 0
+            return self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            return False
+            return None
         finally:
             self._process.kill()
             self._process.wait()
 
     def _say(self, word: bytes) -> None:
         pipe = self._process.stdin
-        if pipe is None:
-            raise AssertionError("the follower is started with a pipe")
+        if pipe is None or pipe.closed:
+            return
         with contextlib.suppress(BrokenPipeError):  # It has just died: its exit code tells.
             pipe.write(word)
-        self._close_pipe()
-
-    def _close_pipe(self) -> None:
-        pipe = self._process.stdin
-        if pipe is not None:
-            with contextlib.suppress(BrokenPipeError):
-                pipe.close()
+            pipe.flush()
+        with contextlib.suppress(BrokenPipeError):
+            pipe.close()
 
 
 def start_follower(

@@ -6,12 +6,13 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import mlflow
 import pytest
 from mlflow import MlflowClient
-from mlflow.entities import Run, ViewType
+from seen_in_mlflow import Mlflow
 from tracked_runs import START, RunWriter, loss_of
 
 from configs.records import StepEvent
@@ -19,47 +20,17 @@ from configs.rundir import RunDir
 from configs.schema import TrackingConfig
 from infra.track.cursor import Cursor, backlog, load_cursor, open_cursor
 from infra.track.points import Point
-from infra.track.server import Server, TrackingRefusedError, TrackingUnreachableError
+from infra.track.server import (
+    Server,
+    TrackingRefusedError,
+    TrackingUnreachableError,
+    create_database,
+)
 from infra.track.uris import artifact_location, resolve_tracking_uri
 from infra.track.view import View
 
 # MLflow 3.17 with SQLAlchemy 2.1.
 pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy:DeprecationWarning")
-
-
-class Mlflow:
-    """What a person sees in MLflow."""
-
-    def __init__(self, uri: str, experiment: str = "overland") -> None:
-        self.client = MlflowClient(tracking_uri=uri)
-        found = self.client.get_experiment_by_name(experiment)
-        assert found is not None
-        self.experiment_id = found.experiment_id
-
-    def runs(self) -> dict[str, Run]:
-        found = self.client.search_runs([self.experiment_id], run_view_type=ViewType.ALL)
-        names = [run.info.run_name for run in found]
-        assert len(names) == len(set(names)), "a run was created twice"
-        return {run.info.run_name: run for run in found}
-
-    def run(self, name: str) -> Run:
-        """With the models that it took and gave, which a search leaves out."""
-        return self.client.get_run(self.runs()[name].info.run_id)
-
-    def series(self, run: Run, key: str) -> list[tuple[int, float]]:
-        """(step, value) of every point, in the order of steps and times."""
-        history = self.client.get_metric_history(run.info.run_id, key)
-        return [(m.step, m.value) for m in sorted(history, key=lambda m: (m.step, m.timestamp))]
-
-    def output_steps(self, name: str) -> list[int]:
-        """Steps of the models that the run gave."""
-        return sorted(output.step for output in self.run(name).outputs.model_outputs)
-
-    def artifacts(self, run: Run) -> set[str]:
-        return {file.path for file in self.client.list_artifacts(run.info.run_id)}
-
-    def text(self, run: Run, name: str, folder: Path) -> str:
-        return Path(self.client.download_artifacts(run.info.run_id, name, str(folder))).read_text()
 
 
 def uri_of(writer: RunWriter) -> str:
@@ -396,6 +367,15 @@ def test_a_flow_that_goes_on_reopens_the_run(small: RunWriter) -> None:
     view.update()
     assert seen.runs()["quick"].info.status == "FINISHED"
     assert len(seen.series(seen.runs()["quick"], "final_loss")) == 1
+
+
+def test_followers_of_two_runs_create_the_database_once(tmp_path: Path) -> None:
+    path = tmp_path / "mlflow.db"
+    (tmp_path / ".mlflow.db.new").write_bytes(b"left behind by a killed follower")
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(create_database, [path, path]))
+    assert MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    assert {file.name for file in tmp_path.iterdir()} == {"mlflow.db", ".mlflow.db.lock"}
 
 
 @pytest.fixture(autouse=True)
