@@ -262,7 +262,7 @@ def test_model_too_large_for_the_gpu_names_what_would_fit() -> None:
     )
     assert message == (
         "the model needs about 152.6 GiB on each GPU (weights 13.1, gradients 26.3, optimizer 78.8, "
-        "activations 34.4), but of launcher.gpu_memory_gib (80) about 73.6 GiB can be used: "
+        "activations 34.5), but of launcher.gpu_memory_gib (80) about 73.6 GiB can be used: "
         "parallel.distributed_optimizer=true train.micro_batch_size=1 would need 57.9 GiB"
     )
 

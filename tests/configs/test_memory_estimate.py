@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -30,6 +36,7 @@ def make(**sections: object) -> RunConfig:
     )
 
 
+@pytest.mark.slow
 def test_parameters_are_those_of_a_real_llama() -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -90,12 +97,41 @@ def test_first_stage_of_a_long_pipeline_needs_most_activations() -> None:
     assert estimate_memory(make(parallel={"pipeline": 4}, train=one_batch)).stage == 3
 
 
-def test_unknown_vocabulary_is_padded_as_the_model_pads_it() -> None:
-    from tasks.train import model
-
-    for size in (257, 512, 4096, 32000, 50257):
-        assert padded_vocab_size(size) == model.padded_vocab_size(size)
+def test_vocabulary_is_padded() -> None:
+    assert padded_vocab_size(512) == 512
     assert estimate_memory(make(), 513) == estimate_memory(make(), 640)
+
+
+def plain_activations(config: RunConfig) -> int:
+    return estimate_memory(config, fused_kernels=False).activations
+
+
+@pytest.mark.slow
+def test_activations_are_those_that_a_real_forward_pass_keeps() -> None:
+    configs = [
+        make(),
+        make(model={**MODEL, "num_query_groups": 4, "ffn_hidden_size": 300}),
+        make(train={"precision": "fp32", "micro_batch_size": 7, "global_batch_size": 7}),
+        make(parallel={"recompute_layers": 3}),
+    ]
+    *measured, measured_with_recomputation = measure_activations(configs)
+    for config, kept_bytes in zip(configs[:3], measured, strict=True):
+        assert plain_activations(config) == pytest.approx(kept_bytes, rel=0.08)
+    # Beside what is kept, the backward pass has one recomputed layer at a time.
+    layer = plain_activations(make()) - plain_activations(make(model={**MODEL, "num_layers": 3}))
+    expected = measured_with_recomputation + layer
+    assert plain_activations(configs[3]) == pytest.approx(expected, rel=0.1)
+
+
+def measure_activations(configs: list[RunConfig]) -> list[int]:
+    script = str(Path(__file__).with_name("measure_activations.py"))
+    done = subprocess.run(
+        [sys.executable, script, *(config.model_dump_json() for config in configs)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [int(size_bytes) for size_bytes in json.loads(done.stdout)]
 
 
 def test_sequence_parallelism_and_recomputation_save_activations() -> None:
