@@ -69,7 +69,8 @@ def decide(
         return _stop("none", f"attempt {last.number} was interrupted by a person", now)
     verdict = last.verdict
     if verdict.action == "fix_by_user":
-        quoted = f": {verdict.root_cause_text[:200]}" if verdict.root_cause_text else ""
+        text = verdict.root_cause_text.removeprefix(f"[rank{verdict.faulty_rank}]: ")
+        quoted = f": {text[:200]}" if text else ""
         return _stop("fix_by_user", f"a restart does not cure {_cause(verdict)}{quoted}", now)
     if verdict.action == "none" and verdict.failure_class != "NoFailure":
         return _stop("none", f"the job was ended on purpose ({_cause(verdict)})", now)

@@ -104,7 +104,9 @@ def test_budgets_start_again_when_a_person_starts_a_stopped_run_again() -> None:
 
 
 def test_what_a_person_must_fix_stops_at_once_with_the_quoted_line() -> None:
-    found = verdict("KeyError", "fix_by_user", faulty_rank=1, root_cause_text="KeyError: 'lr'")
+    found = verdict(
+        "KeyError", "fix_by_user", faulty_rank=1, root_cause_text="[rank1]: KeyError: 'lr'"
+    )
     decided = decide([_now(1, found)], CONFIG, now=0.0)
     assert (decided.kind, decided.stop) == ("fix_by_user", True)
     assert decided.reason == "a restart does not cure KeyError on rank 1: KeyError: 'lr'"
