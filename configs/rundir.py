@@ -134,10 +134,11 @@ class AttemptDir:
         Lines that are no event (torn by a crash) are left out.
         """
         events: list[Event] = []
-        for value, offset_bytes in read_json_lines(self.events_path, offset_bytes):  # noqa: B020
+        end_bytes = offset_bytes
+        for value, end_bytes in read_json_lines(self.events_path, offset_bytes):  # noqa: B007
             with suppress(ValidationError):
                 events.append(event_adapter.validate_python(value))
-        return events, offset_bytes
+        return events, end_bytes
 
 
 @dataclass(frozen=True)

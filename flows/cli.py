@@ -181,7 +181,8 @@ def _with_progress(config: RunConfig, flow: Callable[[], Any]) -> Any:
     from flows.show.progress import show_progress
 
     run = RunDir(config.resolved_run_dir())
-    with log_to_run_directory(run), show_progress(run, total_steps=config.train.steps):
+    log_to_run_directory(run)
+    with show_progress(run, total_steps=config.train.steps):
         return flow()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from configs.rundir import RunDir
@@ -26,21 +24,14 @@ class _LazyFileHandler(logging.FileHandler):
         return Path(self.baseFilename).parent.is_dir()
 
 
-@contextmanager
-def log_to_run_directory(run: RunDir) -> Iterator[None]:
-    """Send what Prefect and the stages log to RUN_DIR/flow.log instead of the terminal.
+def log_to_run_directory(run: RunDir) -> None:
+    """From now on send what Prefect and the stages log to RUN_DIR/flow.log, not to the terminal.
 
-    Prefect's own handlers, which feed its pages, stay.
+    Prefect's own handlers, which feed its pages, stay. For the rest of the process: Prefect logs
+    until its very end.
     """
     import prefect  # noqa: F401  (its import sets up the handlers that are replaced here)
 
-    root = logging.getLogger()
-    replaced = root.handlers[:]
     handler = _LazyFileHandler(run.path / "flow.log", delay=True)
     handler.setFormatter(logging.Formatter(FORMAT))
-    root.handlers = [handler]
-    try:
-        yield
-    finally:
-        root.handlers = replaced
-        handler.close()
+    logging.getLogger().handlers = [handler]
