@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 from training_jobs import STEPS, JobResult, run_training_job
 
+from configs.errors import CheckpointError
 from configs.records import CheckpointEvent, EndEvent, FaultEvent, StartEvent
 from configs.rundir import COMMIT_MARKER_NAME, RunDir
+from tasks.train.checkpoint_load import check_contents, check_files
 
 pytestmark = pytest.mark.slow
 
@@ -169,6 +171,40 @@ def test_an_exception_leaves_its_traceback_and_sharded_optimizers_resume(
     assert resumed.exit_code == 0, resumed.explain()
     assert start_of(resumed).step == 3
     assert_same_curve(resumed, uninterrupted)
+
+
+def test_only_whole_and_harmless_checkpoints_are_taken(
+    uninterrupted: JobResult, copy_of: Callable[[JobResult], RunDir]
+) -> None:
+    checkpoint = copy_of(uninterrupted).checkpoint(8)
+    folder, marker = checkpoint.path, checkpoint.marker()
+    assert marker is not None
+    check_files(folder, marker, marker.files)
+    check_contents(folder, marker)
+
+    without_index = {n: f for n, f in marker.files.items() if n != ".metadata"}
+    with pytest.raises(CheckpointError, match=r"\.metadata is not among"):
+        check_contents(folder, marker.model_copy(update={"files": without_index}))
+
+    (folder / ".metadata").write_bytes(b"\x80\x04\x8c\x05posix\x8c\x06system\x93.")
+    with pytest.raises(CheckpointError, match=r"posix\.system"):
+        check_contents(folder, marker)
+    with pytest.raises(CheckpointError, match="bytes instead of"):
+        check_files(folder, marker, [".metadata"])
+    (folder / "common.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"common\.pt is missing"):
+        check_files(folder, marker, ["common.pt"])
+
+
+def test_another_models_checkpoint_is_refused_by_what_differs(
+    uninterrupted: JobResult, copy_of: Callable[[JobResult], RunDir]
+) -> None:
+    run = copy_of(uninterrupted)
+    refused = run_training_job(run, 2, {"model": {"ffn_hidden_size": 96}, "parallel": {"data": 1}})
+    assert refused.exit_code != 0
+    assert "CheckpointError" in refused.log(0)
+    assert "model.ffn_hidden_size is 64 there and 96 here" in refused.log(0)
+    assert run.checkpoint(8).marker() is not None, "nothing is removed"
 
 
 def flip_a_byte(path: Path) -> None:
