@@ -13,12 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint
+from safetensors.torch import load_file
 
 from configs.errors import CheckpointError
 from configs.records import DataManifest, SplitRecord
 from configs.rundir import CheckpointDir, RunDir, write_record
 from tasks.train.checkpoint_read import CheckpointReader
 from tasks.train.export import export_checkpoint
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[3]
 SAVE = Path(__file__).with_name("random_checkpoint.py")
@@ -35,6 +39,14 @@ MODEL: dict[str, Any] = {
     "rotary_base": 50000.0,
     "norm_epsilon": 1e-6,
 }
+STACKED = (
+    "self_attention.linear_qkv.layer_norm_weight",
+    "self_attention.linear_qkv.weight",
+    "self_attention.linear_proj.weight",
+    "mlp.linear_fc1.layer_norm_weight",
+    "mlp.linear_fc1.weight",
+    "mlp.linear_fc2.weight",
+)
 
 
 def save_random_checkpoint(folder: Path, **parallel: int) -> RunDir:
@@ -103,7 +115,6 @@ def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("how", ["tensor", "several", "pipeline"])
 def test_logits_are_those_of_the_megatron_model(
     how: str, loaded: dict[str, dict[str, Any]]
@@ -116,7 +127,6 @@ def test_logits_are_those_of_the_megatron_model(
     assert model["difference"] < 1e-4
 
 
-@pytest.mark.slow
 def test_config_is_that_of_the_model(loaded: dict[str, dict[str, Any]]) -> None:
     config = loaded["tensor"]["config"]
     assert {
@@ -133,7 +143,6 @@ def test_config_is_that_of_the_model(loaded: dict[str, dict[str, Any]]) -> None:
     assert loaded["tensor"]["end_of_text"] == 0
 
 
-@pytest.mark.slow
 def test_large_model_is_written_in_several_files(run: RunDir) -> None:
     model_dir = export_checkpoint(run, STEP, max_shard_bytes=200_000)
     files = sorted(model_dir.glob("*.safetensors"))
@@ -171,6 +180,30 @@ def test_command_says_where_or_why(run: RunDir) -> None:
     assert done.stdout == f"{run.evaluation(STEP).model_dir}\n"
     assert done.stderr.endswith("is no committed checkpoint: committed steps are 5\n")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled:UserWarning")
+def test_bf16_weights_stay_bf16(run: RunDir) -> None:
+    """As GPUs train: the same checkpoint, rounded to bf16."""
+    folder, names = checkpoint(run).path, [
+        "embedding.word_embeddings.weight",
+        *(f"decoder.layers.{name}" for name in STACKED),
+        "decoder.final_layernorm.weight",
+        "output_layer.weight",
+    ]  # fmt: skip
+    reader = CheckpointReader(folder)
+    weights = {name: reader.read(name).bfloat16() for name in names}
+    marker = checkpoint(run).marker()
+    assert marker is not None
+    shutil.rmtree(folder)
+    torch.distributed.checkpoint.save(weights, checkpoint_id=folder, no_dist=True)
+    write_record(folder / "COMMITTED.json", marker.model_copy(update={"files": {}}))
+    model_dir = export_checkpoint(run, STEP)
+    assert json.loads((model_dir / "config.json").read_text())["dtype"] == "bfloat16"
+    exported = load_file(model_dir / "model.safetensors")
+    assert {tensor.dtype for tensor in exported.values()} == {torch.bfloat16}
+    gate = weights["decoder.layers.mlp.linear_fc1.weight"][2, :176]
+    assert torch.equal(exported["model.layers.2.mlp.gate_proj.weight"], gate)
 
 
 def test_exported_model_is_left_alone(run: RunDir) -> None:
