@@ -11,6 +11,7 @@ from prefect.logging import get_run_logger
 from configs.records import Action, Goodput
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
+from infra.launch import make_launcher
 from tasks.recover.goodput import compute_goodput
 from tasks.recover.policy import attempt_history, decide
 
@@ -22,7 +23,8 @@ def decide_action(config: RunConfig, number: int) -> Action:
     attempt = run.attempt(number)
     action = attempt.action()
     if action is None:
-        action = decide(attempt_history(run), config.recovery, now=time.time())
+        pool = make_launcher(config.launcher).nodes()
+        action = decide(attempt_history(run), config.recovery, now=time.time(), pool=pool)
         write_record(attempt.action_path, action)
     get_run_logger().info("attempt %d: %s", number, action.reason)
     return action

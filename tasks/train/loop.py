@@ -94,8 +94,7 @@ class Trainer:
             consumed_samples=state.consumed_samples,
         )
         while state.step < train.steps:
-            self._faults.before_step(state.step + 1)
-            self._timed_step(batches)
+            self.step(batches)
             last = state.step == train.steps
             if last or state.step % train.validation_interval_steps == 0:
                 self.validate()
@@ -104,6 +103,14 @@ class Trainer:
         if self._world.is_main:
             self._events.append(EndEvent(time=time.time(), step=state.step))
             logger.info("training has reached its last step, %d", state.step)
+
+    def step(self, batches: Iterator[Batch]) -> None:
+        """One step and its report, with the fault that the config wants before it."""
+        self._faults.before_step(self._state.step + 1)
+        started = time.monotonic()
+        loss, grad_norm = self.train_step(batches)
+        if self._world.is_main:
+            self._report_step(loss, grad_norm, time.monotonic() - started)
 
     def train_step(self, batches: Iterator[Batch]) -> tuple[float, float]:
         """One optimizer step; returns the global batch's loss and gradient norm, on all ranks."""
@@ -182,13 +189,6 @@ class Trainer:
                 group=parallel_state.get_pipeline_model_parallel_group(),
             )
         return float(loss)
-
-    def _timed_step(self, batches: Iterator[Batch]) -> None:
-        started = time.monotonic()
-        loss, grad_norm = self.train_step(batches)
-        duration = time.monotonic() - started
-        if self._world.is_main:
-            self._report_step(loss, grad_norm, duration)
 
     def _report_step(self, loss: float, grad_norm: float, duration_s: float) -> None:
         step, rate = self._state.step, self._learning_rate()

@@ -25,6 +25,7 @@ def without_megatron_warnings() -> Iterator[None]:
 with without_megatron_warnings(), cpu.importing_megatron():
     from megatron.core import dist_checkpointing, parallel_state, tensor_parallel
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+    from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
     from megatron.core.datasets.utils import Split
     from megatron.core.dist_checkpointing import ShardedTensor
     from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
@@ -60,6 +61,7 @@ __all__ = [
     "GPTDataset",
     "GPTDatasetConfig",
     "GPTModel",
+    "IndexedDatasetBuilder",
     "OptimizerConfig",
     "OptimizerParamScheduler",
     "ShardedTensor",
