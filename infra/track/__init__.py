@@ -7,10 +7,11 @@
 The follower (:mod:`infra.track.follow`) is the only one that talks to MLflow. Training and flows
 write the run directory and wait for nothing; what MLflow missed is told later from there.
 
-    process.py   what flows use            points.py   records -> metrics, parameters, tags
-    follow.py    the follower process      spans.py    records -> trees of spans
-    view.py      one pass                  server.py   MLflow, every call repeatable
-    cursor.py    tracking/state.json       uris.py     where MLflow is, without its password
+    process.py, protocol.py   what flows use          points.py   records -> metrics, params, tags
+    follow.py                 the follower process    spans.py    records -> trees of spans
+    view.py                   one pass ...            uris.py     where MLflow is, no passwords
+    attempts.py, checkpoints.py   ... its parts       server.py, traces.py   MLflow, repeatable
+    cursor.py, telling.py     how far it is told      errors.py   what MLflow may answer
 """
 
 from __future__ import annotations

@@ -132,11 +132,6 @@ def _file_signature(path: Path) -> str:
     return f"{path.name}:{status.st_mtime_ns}:{status.st_size}"
 
 
-def run_files(run: RunDir) -> dict[str, Path]:
-    """The run's own files that MLflow shows."""
-    return {path.name: path for path in (run.config_path, run.manifest_path, run.summary_path)}
-
-
 def attempt_signature(attempt: AttemptDir) -> str:
     return signature((attempt.record_path, attempt.verdict_path, attempt.action_path))
 
@@ -182,8 +177,8 @@ def _signatures(run: RunDir, cursor: Cursor | None) -> Iterator[tuple[str, str]]
     attempts = cursor.attempts if cursor else {}
     checkpoints = cursor.checkpoints if cursor else {}
     evaluations = cursor.evaluations if cursor else {}
-    for name, path in run_files(run).items():
-        yield signature([path]), cursor.files.get(name, "") if cursor else ""
+    for path in (run.config_path, run.manifest_path, run.summary_path):
+        yield signature([path]), cursor.files.get(path.name, "") if cursor else ""
     for attempt in run.attempts():
         told_attempt = attempts.get(attempt.number)
         yield attempt_signature(attempt), told_attempt.files if told_attempt else ""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import logging
+import math
 import os
 import select
 import sys
@@ -33,7 +34,8 @@ from configs.files import file_lock
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import TrackingConfig
-from infra.track.cursor import Cursor, backlog, fresh_cursor, load_cursor, open_cursor
+from infra.track.cursor import Cursor, fresh_cursor, load_cursor, open_cursor
+from infra.track.errors import TrackingRefusedError
 from infra.track.protocol import CONFIG_VARIABLE, FINISH_WORD, FLOW_RUN_VARIABLE
 from infra.track.uris import artifact_location, resolve_tracking_uri, strip_credentials
 
@@ -45,6 +47,7 @@ _EVENTS_INTERVAL_S = 5.0
 """Metrics are pushed this often: each push costs CPU that training may want."""
 _MAX_BACKOFF_S = 30.0
 _MAX_BACKOFF_AT_END_S = 2.0
+_LOCK_WAIT_AT_END_S = 5.0
 _ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # The loop here retries, and can tell.
@@ -193,7 +196,8 @@ class _Follower:
     def follow(self) -> int:
         with self._lock() as held:
             if not held:
-                return EXIT_OK
+                _log.info("another flow's follower tells MLflow about this run")
+                return EXIT_RUN_FAILED
             while True:
                 over = self._flow.over
                 told = self._tell(last=over)
@@ -203,16 +207,16 @@ class _Follower:
 
     @contextmanager
     def _lock(self) -> Iterator[bool]:
-        """Wait for the follower of another flow on this run directory; False: it told everything."""
+        """Wait for another flow's follower on this directory; False: it still is at it at the end."""
+        deadline = math.inf
         while True:
             with file_lock(_lock_path(self._run), blocking=False) as held:
-                if held:
-                    yield True
+                if held or time.monotonic() > deadline:
+                    yield held
                     return
             self._flow.listen(_POLL_S)
-            if self._flow.over and not any(_counts(self._run)):
-                yield False
-                return
+            if self._flow.over and deadline == math.inf:
+                deadline = time.monotonic() + _LOCK_WAIT_AT_END_S
 
     def _delay_s(self) -> float:
         longest_s = _MAX_BACKOFF_AT_END_S if self._flow.over else _MAX_BACKOFF_S
@@ -223,12 +227,15 @@ class _Follower:
         self._unreachable = False
         try:
             if self._view is None:
-                self._view, self._cursor = _connect(self._run, self._config)
-                self._view.reopen()
+                view, self._cursor = _connect(self._run, self._config)
+                view.reopen()
+                self._view = view
             refusals = self._update(self._view, last=last)
-        except TrackingError as error:
-            self._unreachable = True
+        except TrackingRefusedError as error:
             refusals = [str(error)]
+        except (TrackingError, OSError) as error:  # OSError: the run directory, like a full disk.
+            self._unreachable = True
+            refusals = [strip_credentials(str(error))]
         self._note(refusals)
         return not refusals
 
@@ -254,12 +261,10 @@ class _Follower:
         if error != cursor.last_error:
             _log.warning("%s", error) if error else _log.info("MLflow is told everything again")
             cursor.last_error = error
-            cursor.save(self._run)
-
-
-def _counts(run: RunDir) -> tuple[int, int]:
-    missing = backlog(run, load_cursor(run))
-    return missing.events, missing.records
+            try:
+                cursor.save(self._run)
+            except OSError as problem:
+                _log.warning("tracking/state.json cannot be written: %s", problem)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ Importing this module imports MLflow, which takes about two seconds of CPU.
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -25,23 +23,16 @@ from mlflow.entities import (
     Param,
     Run,
     RunTag,
-    TraceInfo,
-    TraceLocation,
-    TraceState,
 )
-from mlflow.entities import Span as MlflowSpan
 from mlflow.exceptions import MlflowException
 from mlflow.tracing.client import TracingClient
-from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.trace import SpanContext, Status, StatusCode
 from sqlalchemy.exc import SQLAlchemyError
 
-from configs.errors import TrackingError
 from configs.files import file_lock
-from infra.track.points import Point, clean, milliseconds
+from infra.track.errors import TrackingRefusedError, TrackingUnreachableError
+from infra.track.points import Point, milliseconds
 from infra.track.spans import Span
+from infra.track.traces import trace_info, trace_spans
 from infra.track.uris import sqlite_path, strip_credentials
 
 KEY_TAG = "overland.key"
@@ -59,14 +50,6 @@ _REFUSALS = frozenset(
 )
 
 Item = TypeVar("Item")
-
-
-class TrackingUnreachableError(TrackingError):
-    """MLflow does not answer, or not now: the same call may succeed later."""
-
-
-class TrackingRefusedError(TrackingError):
-    """MLflow answers, and does not accept what it was told."""
 
 
 @contextmanager
@@ -269,20 +252,8 @@ class Server:
         self, experiment_id: str, key: str, root: Span, run_id: str, model_id: str | None = None
     ) -> None:
         """Store the tree of spans; told again, the same trace is brought up to date."""
-        trace_number = _number(key, 16)
-        spans = list(_mlflow_spans(root, key, trace_number, parent=None))
-        metadata = {TraceMetadataKey.SOURCE_RUN: run_id}
-        if model_id is not None:
-            metadata[TraceMetadataKey.MODEL_ID] = model_id
-        info = TraceInfo(
-            trace_id=_trace_id(trace_number),
-            trace_location=TraceLocation.from_experiment_id(experiment_id),
-            request_time=milliseconds(root.start),
-            execution_duration=milliseconds(root.end) - milliseconds(root.start),
-            state=TraceState.ERROR if root.error else TraceState.OK,
-            trace_metadata=metadata,
-            tags={TraceTagKey.TRACE_NAME: root.name, KEY_TAG: key},
-        )
+        spans = trace_spans(root, key)
+        info = trace_info(root, key, experiment_id, {KEY_TAG: key}, run_id, model_id)
         with _translated("store a trace"):
             self._traces.log_spans(experiment_id, spans)
             self._traces.start_trace(info)
@@ -302,47 +273,3 @@ def create_database(path: Path) -> None:
         temporary.unlink(missing_ok=True)
         MlflowClient(tracking_uri=f"sqlite:///{temporary}").get_experiment_by_name("none")
         temporary.replace(path)
-
-
-def _number(key: str, size_bytes: int) -> int:
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:size_bytes], "big")
-
-
-def _trace_id(trace_number: int) -> str:
-    return f"tr-{trace_number:032x}"
-
-
-def _mlflow_spans(
-    span: Span, path: str, trace_number: int, parent: SpanContext | None
-) -> Iterator[MlflowSpan]:
-    """The tree, root first. Ids follow from the paths of names and times."""
-    context = SpanContext(trace_number, _number(path, 8), is_remote=False)
-    attributes: dict[str, object] = {
-        SpanAttributeKey.REQUEST_ID: _trace_id(trace_number),
-        SpanAttributeKey.SPAN_TYPE: "TASK",
-        **{name: _clean_attribute(value) for name, value in span.attributes.items()},
-    }
-    status = Status(StatusCode.ERROR, clean(span.error)) if span.error else Status(StatusCode.OK)
-    yield MlflowSpan(
-        ReadableSpan(
-            name=span.name,
-            context=context,
-            parent=parent,
-            resource=Resource.get_empty(),
-            attributes={name: json.dumps(value) for name, value in attributes.items()},
-            status=status,
-            start_time=round(span.start * 1e9),
-            end_time=round(span.end * 1e9),
-        )
-    )
-    for child in span.children:
-        below = f"{path}/{child.name}@{child.start}"
-        yield from _mlflow_spans(child, below, trace_number, context)
-
-
-def _clean_attribute(value: object) -> object:
-    if isinstance(value, str):
-        return clean(value)
-    if isinstance(value, Iterable):
-        return [clean(item) for item in value]
-    return value

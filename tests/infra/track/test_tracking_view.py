@@ -19,13 +19,9 @@ from configs.records import StepEvent
 from configs.rundir import RunDir
 from configs.schema import TrackingConfig
 from infra.track.cursor import Cursor, backlog, load_cursor, open_cursor
+from infra.track.errors import TrackingRefusedError, TrackingUnreachableError
 from infra.track.points import Point
-from infra.track.server import (
-    Server,
-    TrackingRefusedError,
-    TrackingUnreachableError,
-    create_database,
-)
+from infra.track.server import Server, create_database
 from infra.track.uris import artifact_location, resolve_tracking_uri
 from infra.track.view import View
 
@@ -227,6 +223,30 @@ def test_a_run_is_told_as_it_grows(writer: RunWriter) -> None:
     view.update()
     assert seen.runs()["quick"].info.status == "FAILED"
     assert seen.series(seen.runs()["quick"], "loss") == [(s, loss_of(s)) for s in range(1, 201)]
+
+
+def test_a_diagnosis_that_comes_later_completes_the_trace(writer: RunWriter) -> None:
+    writer.begin()
+    writer.start_attempt(1)
+    writer.steps(1, 1, 9)
+    writer.fail_attempt(1, 10, START + 30.0)
+    attempt = writer.run.attempt(1)
+    later = {path: path.read_bytes() for path in (attempt.verdict_path, attempt.action_path)}
+    for path in later:
+        path.unlink()
+    view = open_view(writer)
+    view.update()
+    seen = Mlflow(uri_of(writer))
+    (trace,) = seen.client.search_traces([seen.experiment_id])
+    assert trace.info.execution_duration == 30_000
+    for path, content in later.items():
+        path.write_bytes(content)
+    view.update()
+    (trace,) = seen.client.search_traces([seen.experiment_id])
+    assert trace.info.execution_duration == 32_000
+    names = [span.name for span in trace.data.spans]
+    assert names.count("attempt 001") == names.count("diagnosis") == 1
+    assert seen.runs()["attempt 001"].data.tags["overland.verdict"] == "NodeFailure"
 
 
 def test_a_push_whose_answer_was_lost_is_not_repeated(whole: RunWriter) -> None:
