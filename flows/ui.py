@@ -6,6 +6,8 @@ it is pointed to, not started.
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -36,21 +38,42 @@ class Page:
 
 def serve_pages(runs: Path, *, prefect_port: int, mlflow_port: int) -> None:
     """Start both pages, say where they are, and serve until interrupted or one of them dies."""
+    runs = runs.expanduser().absolute()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # So that the servers are ended too.
     pages = [_prefect_page(prefect_port), _mlflow_page(runs, mlflow_port)]
-    servers = [(page, subprocess.Popen(page.command)) for page in pages if page.command]
+    servers = [(page, _start(page, runs)) for page in pages if page.command]
     try:
         for page, server in servers:
-            _wait_until_up(page, server)
+            _wait_until_up(page, server, _log(page, runs))
         for page in pages:
             typer.echo(f"{page.name:8} {page.url}")
         while servers:
             for page, server in servers:
                 if server.poll() is not None:
-                    raise OverlandError(f"the {page.name} page has ended with {server.returncode}")
+                    raise OverlandError(
+                        f"the {page.name} page has ended with {server.returncode}: "
+                        f"see {_log(page, runs)}"
+                    )
             time.sleep(1.0)
     finally:
         for _, server in servers:
             _stop(server)
+
+
+def _log(page: Page, runs: Path) -> Path:
+    return runs / f"ui-{page.name.lower()}.log"
+
+
+def _start(page: Page, runs: Path) -> subprocess.Popen[bytes]:
+    runs.mkdir(parents=True, exist_ok=True)
+    with open(_log(page, runs), "wb") as log:
+        return subprocess.Popen(
+            page.command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            env=os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"},  # Six idle processes.
+        )
 
 
 def _prefect_page(port: int) -> Page:
@@ -66,23 +89,22 @@ def _prefect_page(port: int) -> Page:
 
 
 def _mlflow_page(runs: Path, port: int) -> Page:
-    run_dir = RunDir(runs.expanduser().absolute() / "any")
+    run_dir = RunDir(runs / "any")
     tracking_uri = resolve_tracking_uri(TrackingConfig(), run_dir)
     if tracking_uri.startswith("http"):
         return Page("MLflow", tracking_uri, "", [])
-    run_dir.path.parent.mkdir(parents=True, exist_ok=True)
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--backend-store-uri", tracking_uri]
     return Page("MLflow", url, f"{url}/health", command)
 
 
-def _wait_until_up(page: Page, server: subprocess.Popen[bytes]) -> None:
+def _wait_until_up(page: Page, server: subprocess.Popen[bytes], log: Path) -> None:
     deadline = time.monotonic() + START_LIMIT_S
     while time.monotonic() < deadline:
         if server.poll() is not None:
             raise OverlandError(
-                f"the {page.name} page did not start (see above): is its port in use? "
+                f"the {page.name} page did not start (see {log}): is its port in use? "
                 f"Choose another with --{page.name.lower()}-port"
             )
         try:
