@@ -98,6 +98,13 @@ def rates(train: TrainConfig, steps: int) -> list[float]:
     return found
 
 
+@pytest.fixture
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """megatron-core asks for its rank, to log once."""
+    monkeypatch.setenv("RANK", "0")
+
+
+@pytest.mark.usefixtures("one_rank")
 def test_the_rate_warms_up_linearly_and_falls_along_a_cosine() -> None:
     train = TrainConfig(steps=20, warmup_steps=4, learning_rate=1.0, min_learning_rate=0.1)
     found = rates(train, 20)
@@ -107,6 +114,7 @@ def test_the_rate_warms_up_linearly_and_falls_along_a_cosine() -> None:
     assert found[3:] == sorted(found[3:], reverse=True)
 
 
+@pytest.mark.usefixtures("one_rank")
 def test_a_warmup_longer_than_the_run_and_none_at_all() -> None:
     assert rates(TrainConfig(steps=2, warmup_steps=4, learning_rate=1.0), 2) == [0.25, 0.5]
     without = TrainConfig(steps=4, warmup_steps=0, learning_rate=1.0, min_learning_rate=0.0)
