@@ -28,7 +28,7 @@ def write_text(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -86,11 +86,9 @@ def read_json_lines(path: Path, offset_bytes: int = 0) -> Iterator[tuple[dict[st
     A missing file yields nothing. A last line without newline is still being written and is left
     for the next read. A whole line that is not a JSON object (torn by a crash) is skipped.
     """
-    try:
-        file = open(path, "rb")
-    except FileNotFoundError:
+    if not path.exists():
         return
-    with file:
+    with open(path, "rb") as file:
         file.seek(offset_bytes)
         for line in file:
             if not line.endswith(b"\n"):

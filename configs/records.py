@@ -245,6 +245,13 @@ class AttemptRecord(Record):
 # --- evaluations/step_N/{status,scores}.json ------------------------------------------------------
 
 
+class ExportRecord(Record):
+    """How long the export took (export.json)."""
+
+    started_at: float
+    ended_at: float
+
+
 class Score(Record):
     """One metric of one task."""
 

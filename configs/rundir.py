@@ -159,6 +159,11 @@ class EvaluationDir:
         return self.path / "config.json"
 
     @property
+    def export_path(self) -> Path:
+        """When the export ran."""
+        return self.path / "export.json"
+
+    @property
     def tasks_dir(self) -> Path:
         """The lm-eval YAML files as they are run."""
         return self.path / "tasks"

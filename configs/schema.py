@@ -172,7 +172,12 @@ class EvaluateConfig(Section):
     """Which tasks score every committed checkpoint."""
 
     enabled: bool = True
-    tasks: list[str] = ["heldout_perplexity", "heldout_cloze", "heldout_continuation", "heldout_copy"]
+    tasks: list[str] = [
+        "heldout_perplexity",
+        "heldout_cloze",
+        "heldout_continuation",
+        "heldout_copy",
+    ]
     """lm-eval task names, out of `task_dirs` or Overland's own held-out tasks."""
     task_dirs: list[Path] = []
     """Folders of lm-eval YAML tasks."""
@@ -184,6 +189,8 @@ class EvaluateConfig(Section):
     """1 gives scores that do not depend on how requests are batched."""
     bootstrap_iterations: NonNegativeInt = 100_000
     """Resamples for standard errors without a closed form, like perplexity's; 0: no standard errors."""
+    cuda_device: NonNegativeInt | None = None
+    """Number of a GPU that training leaves free, for inference; None: the CPU."""
     every_nth: PositiveInt = 1
     """Evaluate every Nth committed checkpoint; the last one always."""
     timeout_s: PositiveFloat = 3600.0

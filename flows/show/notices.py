@@ -158,7 +158,7 @@ def _decided(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
         return
     rank = "" if verdict.faulty_rank is None else f", rank {verdict.faulty_rank}"
     node = f" on {words.clean(verdict.faulty_node, 60)}" if verdict.faulty_node else ""
-    quote = words.clean(verdict.root_cause_text, 160)
+    quote = words.quote(verdict.root_cause_text, 160)
     text = f"verdict: {verdict.failure_class}{rank}{node}" + (f': "{quote}"' if quote else "")
     yield Notice(action.decided_at, text, "yellow")
     kind = "stop" if action.stop else words.ACTION_WORDS[action.kind]

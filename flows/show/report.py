@@ -155,7 +155,7 @@ def _print_failure(summary: RunSummary, console: Console) -> None:
         node = f", node {words.clean(verdict.faulty_node, 60)}" if verdict.faulty_node else ""
         facts.append(("where", place + rank + node))
         if verdict.root_cause_text:
-            facts.append(("log says", words.clean(verdict.root_cause_text, 400)))
+            facts.append(("log says", words.quote(verdict.root_cause_text, 400)))
         if verdict.mitigation:
             facts.append(("what to do", words.clean(verdict.mitigation, 400)))
     if summary.checkpoints:
@@ -235,7 +235,7 @@ def _quote(attempt: AttemptSummary) -> Text:
     place = attempt.root_cause_file or ""
     if attempt.root_cause_line is not None:
         place += f":{attempt.root_cause_line}"
-    quote = f'"{words.clean(attempt.root_cause_text, 240)}"'
+    quote = f'"{words.quote(attempt.root_cause_text, 240)}"'
     return Text.assemble((f"{place}  " if place else "", "dim"), quote)
 
 

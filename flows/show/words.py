@@ -8,6 +8,7 @@ import re
 import time
 from pathlib import Path
 
+_LOG_PREFIX = re.compile(r"^[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ [^\]]{1,200}\] ")
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x1f\x7f-\x9f]+"
 )
@@ -87,6 +88,11 @@ def percent(part: float, whole: float) -> str:
 def clock(unix_time: float) -> str:
     """Local time of day."""
     return time.strftime("%H:%M:%S", time.localtime(unix_time))
+
+
+def quote(text: str, limit: int) -> str:
+    """A log line for people: clean, without the logger's prefix (`E1201 03:34:46.8 30592 x.py:7]`)."""
+    return clean(_LOG_PREFIX.sub("", clean(text, 10_000)), limit)
 
 
 def clean(text: str, limit: int = 300) -> str:

@@ -22,6 +22,8 @@ def go_offline() -> None:
     offline = "0" if network_allowed() else "1"
     for variable in (_HUB_VARIABLE, "HF_DATASETS_OFFLINE", "HF_EVALUATE_OFFLINE"):
         os.environ.setdefault(variable, offline)
-    os.environ.setdefault("TQDM_DELAY", "1e9")  # lm-eval draws a bar a document, even when disabled.
+    os.environ.setdefault(
+        "TQDM_DELAY", "1e9"
+    )  # lm-eval draws a bar a document, even when disabled.
     os.environ.setdefault("HF_DATASETS_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

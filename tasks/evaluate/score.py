@@ -19,8 +19,8 @@ from typing import Any
 
 from configs.errors import EvaluationError
 from configs.files import sha256_of_json
-from configs.records import EvaluationScores, Score
-from configs.rundir import EvaluationDir, RunDir, write_record
+from configs.records import EvaluationScores, ExportRecord, Score
+from configs.rundir import EvaluationDir, RunDir, read_record, write_record
 from tasks.evaluate.command import run_command
 from tasks.evaluate.enumeration import Target, load_targets, one_line
 from tasks.evaluate.harness import evaluate
@@ -49,14 +49,17 @@ def score(evaluation: EvaluationDir) -> EvaluationScores:
             f"{evaluation.tasks_dir} holds other tasks than the plan: {sorted(answered ^ set(planned))}"
         )
     timings = read_timings(evaluation)
+    export = read_record(evaluation.export_path, ExportRecord)
+    first = export or timings
     record = EvaluationScores(
         step=evaluation.step,
         scores=scores,
         tasks=planned,
         plan_sha256=sha256_of_json(plan.model_dump(mode="json")),
+        export_s=export.ended_at - export.started_at if export else 0.0,
         infer_s=timings.total_s if timings else 0.0,
         score_s=time.perf_counter() - start,
-        started_at=timings.started_at if timings else started_at,
+        started_at=first.started_at if first else started_at,
         ended_at=time.time(),
     )
     write_record(evaluation.scores_path, record)

@@ -89,14 +89,16 @@ def _done(evaluation: EvaluationDir, stage: str) -> bool:
 def _job(config: RunConfig, evaluation: EvaluationDir, stage: str) -> JobSpec:
     job_dir = _next_job_dir(evaluation, stage)
     run_dir = str(config.resolved_run_dir())
+    device = config.evaluate.cuda_device
     return JobSpec(
         key=str(job_dir),
         name=f"{config.name}-{stage}-{evaluation.step}",
         argv=(sys.executable, "-m", STAGES[stage], run_dir, str(evaluation.step)),
         job_dir=job_dir,
         environment={
-            # One thread: evaluation takes what training leaves of the machine.
+            # Evaluation takes what training leaves of the machine.
             "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "" if device is None or stage != "infer" else str(device),
             # A folder of the user's that is called configs/ or tasks/ is not ours.
             "PYTHONSAFEPATH": "1",
         },

@@ -17,6 +17,7 @@ import argparse
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,8 @@ from safetensors.torch import save_file
 
 from configs.errors import EXIT_OK, CheckpointError, CorpusError, OverlandError
 from configs.files import sync_directory, sync_file, write_json
-from configs.records import DataManifest
-from configs.rundir import RunDir
+from configs.records import DataManifest, ExportRecord
+from configs.rundir import RunDir, write_record
 from configs.schema import ModelConfig
 from tasks.train.checkpoint_read import CheckpointReader, committed_checkpoint
 
@@ -73,6 +74,7 @@ def export_checkpoint(run: RunDir, step: int, *, max_shard_bytes: int = MAX_SHAR
     target = run.evaluation(step).model_dir
     if target.is_dir():
         return target
+    started_at = time.time()
     checkpoint, marker = committed_checkpoint(run, step)
     manifest = run.manifest()
     if manifest is None:
@@ -98,6 +100,8 @@ def export_checkpoint(run: RunDir, step: int, *, max_shard_bytes: int = MAX_SHAR
         shutil.rmtree(folder, ignore_errors=True)
         raise
     sync_directory(target.parent)
+    record = ExportRecord(started_at=started_at, ended_at=time.time())
+    write_record(run.evaluation(step).export_path, record)
     return target
 
 

@@ -13,7 +13,13 @@ import yaml
 
 SUBJECTS = ("The river", "A teacher", "Our engine", "The old clock", "Each student", "My garden")
 VERBS = ("carries", "repairs", "remembers", "follows", "measures", "answers")
-OBJECTS = ("the quiet village", "a copper bridge", "seven letters", "the morning train", "its shadow")
+OBJECTS = (
+    "the quiet village",
+    "a copper bridge",
+    "seven letters",
+    "the morning train",
+    "its shadow",
+)
 
 
 def write_corpus(folder: Path, documents: int = 240) -> Path:
