@@ -29,6 +29,7 @@ PREFECT_DEFAULTS = {
     # On a machine whose cores are busy the temporary server needs longer than Prefect's 20 s.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
 }
 """Prefect's settings where the user has not said otherwise."""
 
