@@ -2,10 +2,10 @@
 
     python -m tasks.train.bench [--steps N] [--processes N]
 
-One torchrun job trains one model on random tokens and alternates short blocks of steps: ours (with
-the loss reduced over ranks, events, log lines and fault checks) and bare (what one would write
+One torchrun job trains one model on random tokens and alternates steps of two loops: ours (with the
+loss reduced over ranks, events, log lines and fault checks) and a bare one (what one would write
 straight on megatron-core: gradients, optimizer, schedule, this rank's loss). Model, optimizer and
-data are the same objects in both, so what is left is the loop. The overhead is the ratio of the two
+data are the same objects in both, so what differs is the loop. The overhead is the ratio of the two
 median step times, less one.
 """
 
@@ -24,13 +24,12 @@ from configs.errors import RunFailedError
 from configs.rundir import RunDir
 from configs.schema import LauncherConfig, ModelConfig, ParallelConfig, RunConfig, TrainConfig
 
-BLOCK_STEPS = 2
-WARM_UP_STEPS = 2
+WARM_UP_STEPS = 3
 RESULT_FILE = "bench.json"
 
 
 def bench_train(
-    *, steps: int = 40, processes: int = 2, config: RunConfig | None = None
+    *, steps: int = 100, processes: int = 2, config: RunConfig | None = None
 ) -> dict[str, Any]:
     """Measure `steps` steps of each loop in one torchrun job on this machine.
 
@@ -39,7 +38,7 @@ def bench_train(
     """
     config = config or default_config(processes)
     # Enough samples for both loops.
-    total = 2 * (steps + WARM_UP_STEPS + BLOCK_STEPS)
+    total = 2 * (steps + WARM_UP_STEPS)
     train = config.train.model_copy(update={"steps": total})
     config = config.model_copy(update={"train": train})
     with tempfile.TemporaryDirectory(prefix="overland-bench-") as folder:
@@ -69,7 +68,7 @@ def default_config(processes: int) -> RunConfig:
         model=ModelConfig(num_layers=4, hidden_size=256, ffn_hidden_size=688, sequence_length=256),
         parallel=ParallelConfig(data=processes),
         train=TrainConfig(
-            global_batch_size=4 * processes,
+            global_batch_size=2 * processes,
             micro_batch_size=2,
         ),
         launcher=LauncherConfig(processes_per_node=processes),
@@ -79,7 +78,7 @@ def default_config(processes: int) -> RunConfig:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the result as JSON."""
     parser = argparse.ArgumentParser(description="Our training loop against a bare one.")
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args(arguments)
     print(json.dumps(bench_train(steps=options.steps, processes=options.processes), indent=2))

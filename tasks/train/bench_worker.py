@@ -23,7 +23,7 @@ from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
 from tasks.train import distributed
 from tasks.train.attempt import build_state, empty_marker, read_inputs
-from tasks.train.bench import BLOCK_STEPS, RESULT_FILE, WARM_UP_STEPS
+from tasks.train.bench import RESULT_FILE, WARM_UP_STEPS
 from tasks.train.data import Batch, MicroBatches, micro_batch_count, open_datasets
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
@@ -96,17 +96,20 @@ def bare_loop(
 def _alternate(
     ours: Callable[[], None], bare: Callable[[], None], steps: int, barrier: Callable[[], Any]
 ) -> tuple[float, float]:
-    """Median step times of both, block by block; the first steps only warm up."""
+    """Median step times of both, step about, each step begun and ended by all ranks together.
+
+    Without the common end, the loop that does not wait for the other ranks in a step would leave
+    that wait to the other loop.
+    """
     times: dict[Callable[[], None], list[float]] = {ours: [], bare: []}
-    blocks = -(-(WARM_UP_STEPS + steps) // BLOCK_STEPS)
-    for block in range(blocks):
+    for turn in range(WARM_UP_STEPS + steps):
         # Who goes first changes, so that neither has the better half of a slow drift.
-        for step in (ours, bare) if block % 2 == 0 else (bare, ours):
+        for step in (ours, bare) if turn % 2 == 0 else (bare, ours):
             barrier()
-            for _ in range(BLOCK_STEPS):
-                started = time.perf_counter()
-                step()
-                times[step].append(time.perf_counter() - started)
+            started = time.perf_counter()
+            step()
+            barrier()
+            times[step].append(time.perf_counter() - started)
     kept = {step: measured[WARM_UP_STEPS:] for step, measured in times.items()}
     return statistics.median(kept[ours]), statistics.median(kept[bare])
 

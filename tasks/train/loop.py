@@ -118,11 +118,12 @@ class Trainer:
         state.ddp.zero_grad_buffer()
         state.optimizer.zero_grad()
         losses = self._pass(batches, self._micro_batches, forward_only=False)
+        reduction = self._reduce(losses)
         state.schedule.step(increment=1)
         _, grad_norm, _ = state.optimizer.step()
         state.step += 1
         state.consumed_samples += train.global_batch_size
-        return self._global_loss(losses), float(grad_norm)
+        return self._reduced(*reduction), float(grad_norm)
 
     def validate(self) -> float:
         """Loss over the same held-out batches every time."""
@@ -134,7 +135,7 @@ class Trainer:
             batches, self._micro_batches * train.validation_batches, forward_only=True
         )
         self._state.ddp.train()
-        loss = self._global_loss(losses)
+        loss = self._reduced(*self._reduce(losses))
         if self._world.is_main:
             duration = time.monotonic() - started
             self._events.append(
@@ -174,14 +175,23 @@ class Trainer:
         )
         return losses
 
-    def _global_loss(self, losses: list[_Loss]) -> float:
-        """Mean over micro-batches and data-parallel ranks; the last pipeline stage tells the others."""
-        if losses:
-            loss = torch.stack([reported["loss"] for reported in losses]).mean()
-            dist.all_reduce(loss, group=parallel_state.get_data_parallel_group())
+    def _reduce(self, losses: list[_Loss]) -> tuple[torch.Tensor, dist.Work | None]:
+        """Begin to take the mean over micro-batches and data-parallel ranks.
+
+        Begun right after the gradients, which just brought the ranks together, and awaited after
+        the optimizer, it keeps no rank waiting.
+        """
+        if not losses:
+            return torch.zeros((), device=self._world.device), None
+        loss = torch.stack([reported["loss"] for reported in losses]).mean()
+        work = dist.all_reduce(loss, group=parallel_state.get_data_parallel_group(), async_op=True)
+        return loss, work
+
+    def _reduced(self, loss: torch.Tensor, work: dist.Work | None) -> float:
+        """The global batch's loss, on all ranks; the last pipeline stage tells the others."""
+        if work is not None:
+            work.wait()
             loss /= self._world.data_size
-        else:
-            loss = torch.zeros((), device=self._world.device)
         if self._config.parallel.pipeline > 1:
             dist.broadcast(
                 loss,
