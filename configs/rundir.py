@@ -2,12 +2,13 @@
 
     runs/NAME/
       config.yaml                    resolved config
-      run.lock                       held by the live flow; names it
+      locks/                         one file a stage, locked by the live flow; names it
       data/                          manifest.json, tokenizer/, train.bin/.idx, validation.bin/.idx, evaluation/
       checkpoints/step_00000200/     megatron-core's distributed format; COMMITTED.json written last
       attempts/001/                  config.json, attempt.json, job/, rank_00000.log, events.jsonl, verdict.json, action.json
       evaluations/step_00000200/     model/, tasks/, plan.json, responses/, scores.json, jobs/
       tracking/                      what MLflow has been told so far
+      flow.log                       what the flows said
       summary.json                   the last result that `overland run` printed
 
 This module knows names and reads records; it needs neither torch nor Prefect.
@@ -74,6 +75,10 @@ class CheckpointDir:
 
     path: Path
     step: int
+
+    def is_committed(self) -> bool:
+        """Whether the commit marker is there."""
+        return (self.path / COMMIT_MARKER_NAME).is_file()
 
     def marker(self) -> CommitMarker | None:
         """The commit marker; None when the checkpoint is not committed."""
@@ -205,8 +210,8 @@ class RunDir:
         return self.path / "config.yaml"
 
     @property
-    def lock_path(self) -> Path:
-        return self.path / "run.lock"
+    def locks_dir(self) -> Path:
+        return self.path / "locks"
 
     @property
     def summary_path(self) -> Path:
@@ -261,11 +266,12 @@ class RunDir:
         return CheckpointDir(self.checkpoints_dir / step_folder_name(step), step)
 
     def committed_checkpoints(self) -> list[CheckpointDir]:
-        """Checkpoints with a commit marker, in order of steps."""
+        """Checkpoints with a commit marker, in order of steps. The markers are not opened: flows ask
+        every second, and a large run's markers are long and many."""
         folders = self.checkpoints_dir.iterdir() if self.checkpoints_dir.is_dir() else iter(())
         steps = sorted(step for f in folders if (step := step_of_folder(f)) is not None)
         checkpoints = [self.checkpoint(step) for step in steps]
-        return [c for c in checkpoints if c.marker() is not None]
+        return [c for c in checkpoints if c.is_committed()]
 
     def evaluation(self, step: int) -> EvaluationDir:
         return EvaluationDir(self.evaluations_dir / step_folder_name(step), step)

@@ -13,7 +13,7 @@ from prefect.logging import get_run_logger
 from configs.errors import InputError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
-from flows.session import config_of, open_run, tracked
+from flows.session import config_of, is_training, open_run, tracked
 from tasks.evaluate.task import EvaluationCancelled, evaluate_checkpoint
 
 LOOK_INTERVAL_S = 1.0
@@ -21,7 +21,7 @@ LOOK_INTERVAL_S = 1.0
 
 @flow(name="evaluate", flow_run_name="{run_dir.name}-evaluate")
 def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
-    """Score the checkpoints of `steps`, or every committed one that has no scores yet.
+    """Score the checkpoints of `steps`, or those committed ones that are due and have no scores yet.
 
     Returns step -> whether it has scores.
     """
@@ -33,7 +33,7 @@ def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
             raise InputError(
                 f"{run.path} has no committed checkpoint of step {missing[0]}: it has {committed}"
             )
-        wanted = steps or due_steps(config, run, training_over=True)
+        wanted = steps or due_steps(config, run, training_over=not is_training(run))
         with tracked(run, config):
             return {step: evaluate_checkpoint(config, step) is not None for step in wanted}
 

@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 from configs.checks import check_config, check_launchable
 from configs.errors import ConfigError, InputError, RunDirectoryError
 from configs.files import file_lock, write_text
-from configs.load import dump_config, fixed_differences, load_config
+from configs.load import absolute_paths, dump_config, fixed_differences, load_config
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
 from flows.show.progress import say
@@ -37,19 +37,18 @@ def check_run(config: RunConfig) -> RunDir:
         check_tasks(config.evaluate)
     run = RunDir(config.resolved_run_dir())
     _check_writable(run)
-    _check_same_run(run, config)
     return run
 
 
 def _check_writable(run: RunDir) -> None:
     """The run directory, or the nearest folder above it that exists, can be written."""
     folder = run.path
-    while not folder.exists():
-        folder = folder.parent
-    if not folder.is_dir():
-        raise RunDirectoryError(f"run_dir {run.path} cannot be made: {folder} is not a folder")
-    probe = folder / f".overland-probe-{os.getpid()}"
     try:
+        while not folder.exists():
+            folder = folder.parent
+        if not folder.is_dir():
+            raise RunDirectoryError(f"run_dir {run.path} cannot be made: {folder} is not a folder")
+        probe = folder / f".overland-probe-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -82,24 +81,27 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
     all that done.
 
     Wrong input leaves nothing behind: a directory that did not exist before and holds no data set
-    yet is removed again.
+    yet is removed again, unless another flow has begun to use it.
     """
     path = config.resolved_run_dir()
     if all((path, stage) in _held_here for stage in stages):
         yield RunDir(path)
         return
+    config = absolute_paths(config)  # Prefect's form and Python callers may give relative ones.
     run = check_run(config)
     existed = run.path.exists()
-    try:
-        with ExitStack() as stack:
-            for stage in stages:
-                stack.enter_context(_held(run, stage))
+    with ExitStack() as stack:
+        for stage in stages:
+            stack.enter_context(_held(run, stage))
+        try:
+            _check_same_run(run, config)
             write_text(run.config_path, dump_config(config))
             yield run
-    except InputError:
-        if not existed and run.manifest() is None:
-            shutil.rmtree(run.path)
-        raise
+        except InputError:
+            used_by = {path.name for path in run.locks_dir.iterdir()}
+            if not existed and run.manifest() is None and used_by <= set(stages):
+                shutil.rmtree(run.path)
+            raise
 
 
 _held_here: set[tuple[Path, str]] = set()
@@ -113,17 +115,24 @@ def holds(run: RunDir, stage: str) -> bool:
 
 def is_live(run: RunDir) -> bool:
     """Whether any flow holds a stage of the run directory now."""
-    for path in (run.path / "locks").glob("*"):
-        with file_lock(path, blocking=False) as free:
-            if not free:
-                return True
-    return False
+    return any(_is_held(path) for path in run.locks_dir.glob("*"))
+
+
+def is_training(run: RunDir) -> bool:
+    """Whether any flow sees to the training of the run directory now."""
+    path = run.locks_dir / "pretrain"
+    return path.exists() and _is_held(path)
+
+
+def _is_held(path: Path) -> bool:
+    with file_lock(path, blocking=False) as free:
+        return not free
 
 
 @contextmanager
 def _held(run: RunDir, stage: str) -> Iterator[None]:
     """Hold the stage of this run directory against other live flows."""
-    path = run.path / "locks" / stage
+    path = run.locks_dir / stage
     with file_lock(path, blocking=False) as held:
         if not held:
             raise RunDirectoryError(
@@ -169,9 +178,11 @@ def tracked(run: RunDir, config: RunConfig) -> Iterator[None]:
         yield
     finally:
         _tracked_here.discard(run.path)
-        write_record(run.summary_path, summarize(run, config))
-        if follower is not None and not follower.finish(config.tracking.flush_timeout_s):
-            say(f"MLflow has not been told everything yet: `overland track {run.path}` does that")
+        try:
+            write_record(run.summary_path, summarize(run, config))
+        finally:
+            if follower is not None and not follower.finish(config.tracking.flush_timeout_s):
+                say(f"MLflow has not been told everything yet: `overland track {run.path}` does it")
 
 
 def summarize(run: RunDir, config: RunConfig) -> RunSummary:

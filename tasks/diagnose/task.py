@@ -31,7 +31,7 @@ def diagnose(config: RunConfig, number: int) -> Verdict:
 
 
 def _show(attempt: AttemptDir, verdict: Verdict) -> None:
-    """Put the verdict on the flow run's page."""
+    """Put the verdict on the flow run's page; a Prefect server that is away keeps no run from going on."""
     where = (
         f"{verdict.root_cause_file}:{verdict.root_cause_line}" if verdict.root_cause_file else "-"
     )
@@ -43,8 +43,11 @@ def _show(attempt: AttemptDir, verdict: Verdict) -> None:
         f"({verdict.method})\n\n{verdict.mitigation}\n\n{quoted}\n"
     )
     key = f"verdict-{attempt.path.parent.parent.name}-{attempt.number}".lower()
-    create_markdown_artifact(
-        markdown,
-        key="".join(c if c.isascii() and c.isalnum() else "-" for c in key),
-        description=f"{verdict.failure_class} in attempt {attempt.number}",
-    )
+    try:
+        create_markdown_artifact(
+            markdown,
+            key="".join(c if c.isascii() and c.isalnum() else "-" for c in key),
+            description=f"{verdict.failure_class} in attempt {attempt.number}",
+        )
+    except Exception:
+        get_run_logger().warning("Prefect's page lacks the verdict", exc_info=True)
