@@ -16,7 +16,7 @@ from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from configs.errors import EvaluationError
+from configs.errors import EvaluationError, OverlandError
 from configs.files import write_text
 from configs.records import EvaluationFailure, EvaluationScores
 from configs.rundir import EvaluationDir, RunDir, write_record
@@ -47,16 +47,18 @@ def evaluate_checkpoint(
     """Score one committed checkpoint; None when that failed (failure.json says why).
 
     A failed evaluation is a fact about the checkpoint, not an error of the run. `stop` cancels the
-    stage that runs.
+    stage that runs. Scores that are there stay: to evaluate anew, remove the evaluation's folder.
     """
     evaluation = RunDir(config.resolved_run_dir()).evaluation(step)
-    write_text(evaluation.path / "config.json", config.evaluate.model_dump_json(indent=2) + "\n")
-    evaluation.failure_path.unlink(missing_ok=True)
-    stage = ""
+    if (scores := evaluation.scores()) is not None:
+        return scores
+    stage = "export"
     try:
+        write_text(evaluation.config_path, config.evaluate.model_dump_json(indent=2) + "\n")
+        evaluation.failure_path.unlink(missing_ok=True)
         for stage in STAGES:
             _run_stage(config, evaluation, stage, stop or threading.Event())
-    except EvaluationError as error:
+    except (OverlandError, OSError) as error:
         failure = EvaluationFailure(
             step=step, stage=stage, reason=str(error), failed_at=time.time()
         )
@@ -69,25 +71,20 @@ def evaluate_checkpoint(
 def _run_stage(
     config: RunConfig, evaluation: EvaluationDir, stage: str, stop: threading.Event
 ) -> None:
-    if _done(evaluation, stage):
+    # Inference always gets a job: it skips its finished shards.
+    if stage == "export" and evaluation.model_dir.is_dir():
         return
     launcher = make_launcher(config.launcher)
     handle = _live_job(launcher, evaluation, stage)
     if handle is None:
-        handle = launcher.submit(_job(config, evaluation, stage))
+        job_dir = _free_job_dir(launcher, evaluation, stage)
+        handle = launcher.submit(_job(config, evaluation, stage, job_dir))
     status = _wait(launcher, handle, stop)
     if status.state is not JobState.COMPLETED:
         raise EvaluationError(_what_failed(launcher, handle, status))
 
 
-def _done(evaluation: EvaluationDir, stage: str) -> bool:
-    """Whether the stage needs no job. Inference always gets one: it skips its finished shards."""
-    outputs = {"export": evaluation.model_dir, "score": evaluation.scores_path}
-    return stage in outputs and outputs[stage].exists()
-
-
-def _job(config: RunConfig, evaluation: EvaluationDir, stage: str) -> JobSpec:
-    job_dir = _next_job_dir(evaluation, stage)
+def _job(config: RunConfig, evaluation: EvaluationDir, stage: str, job_dir: Path) -> JobSpec:
     run_dir = str(config.resolved_run_dir())
     device = config.evaluate.cuda_device
     return JobSpec(
@@ -107,9 +104,11 @@ def _job(config: RunConfig, evaluation: EvaluationDir, stage: str) -> JobSpec:
     )
 
 
-def _next_job_dir(evaluation: EvaluationDir, stage: str) -> Path:
+def _free_job_dir(launcher: Launcher, evaluation: EvaluationDir, stage: str) -> Path:
+    """The first folder without a job on record. A flow that was killed while it submitted one may have
+    left such a folder: submitted there again, the job is found, not started twice."""
     number = 1
-    while evaluation.job_dir(f"{stage}-{number}").exists():
+    while launcher.find(evaluation.job_dir(f"{stage}-{number}")) is not None:
         number += 1
     return evaluation.job_dir(f"{stage}-{number}")
 
@@ -124,10 +123,14 @@ def _live_job(launcher: Launcher, evaluation: EvaluationDir, stage: str) -> JobH
 
 
 def _wait(launcher: Launcher, handle: JobHandle, stop: threading.Event) -> JobStatus:
-    while not (status := launcher.poll(handle)).state.final:
-        if stop.wait(POLL_INTERVAL_S):
-            launcher.cancel(handle)
-            raise EvaluationCancelled
+    """Wait for the job's end; it is cancelled by `stop`, and by an interrupt from the keyboard."""
+    try:
+        while not (status := launcher.poll(handle)).state.final:
+            if stop.wait(POLL_INTERVAL_S):
+                raise EvaluationCancelled
+    except (EvaluationCancelled, KeyboardInterrupt):
+        launcher.cancel(handle)
+        raise
     return status
 
 
