@@ -10,7 +10,10 @@ from configs.schema import RunConfig
 
 @dataclass
 class Liveness:
-    """Watches one attempt's events; the clock is the caller's.
+    """Watches one attempt's events, as one watcher hears of them.
+
+    Silence is measured by the watcher's own clock, a monotonic one: the job's node may have another
+    time, and a machine that sleeps has not been silent. A watcher that takes over begins anew.
 
     Before the first step the start-up limit holds (imports, loading, first compilation). After it,
     the hang limit; while a save is due, the save's own limit is added, since no step can end then.
@@ -18,13 +21,13 @@ class Liveness:
 
     config: RunConfig
     last_sign_of_life: float
-    """Unix time of the submission, then of the newest event."""
+    """When watching began, then when the newest event was heard of."""
     stepped: bool = False
     save_is_due: bool = False
 
-    def see(self, event: Event) -> None:
+    def see(self, event: Event, now: float) -> None:
         """Take note of an event."""
-        self.last_sign_of_life = max(self.last_sign_of_life, event.time)
+        self.last_sign_of_life = now
         if isinstance(event, StepEvent):
             self.stepped = True
             at_interval = event.step % self.config.checkpoint.interval_steps == 0

@@ -103,15 +103,20 @@ def watch_attempt(config: RunConfig, number: int, *, announce: bool) -> AttemptR
     handle = launcher.find(attempt.job_dir)
     if record is None or handle is None:
         raise LaunchError(
-            f"attempt {number} has no job in {attempt.job_dir}: it was deleted by hand"
+            f"attempt {number} has no job in {attempt.job_dir}: it was deleted by hand; remove "
+            f"{attempt.path} too if nothing of it runs any more"
         )
+    if (status := launcher.poll(handle)).state is JobState.CANCELLED and not record.hung:
+        # While no flow watched, somebody ended it, or the machine went down: who starts the run
+        # again wants it to go on.
+        return _end(attempt, record, status, cancelled="cancelled while no flow watched")
     try:
-        status, hung = _watch(config, attempt, launcher, handle, announce)
+        status = _watch(config, attempt, launcher, handle, announce)
     except KeyboardInterrupt:
         launcher.cancel(handle)
-        _end(attempt, record, launcher.poll(handle), outcome_reason="interrupted from the keyboard")
+        _end(attempt, record, launcher.poll(handle), cancelled="interrupted from the keyboard")
         raise
-    return _end(attempt, record, status, hung=hung)
+    return _end(attempt, attempt.record() or record, status)
 
 
 def _watch(
@@ -120,25 +125,36 @@ def _watch(
     launcher: Launcher,
     handle: JobHandle,
     announce: bool,
-) -> tuple[JobStatus, str]:
-    """Poll until the job has ended; returns its status and, when it hung, in what way."""
-    liveness = Liveness(config, last_sign_of_life=handle.submitted_at)
+) -> JobStatus:
+    """Poll until the job has ended, by itself or because it hung."""
+    liveness = Liveness(config, last_sign_of_life=time.monotonic())
     offset_bytes = 0
     while True:
         status = launcher.poll(handle)
         events, offset_bytes = attempt.events_from(offset_bytes)
         for event in events:
-            liveness.see(event)
+            liveness.see(event, now=time.monotonic())
             if announce and isinstance(event, CheckpointEvent) and event.outcome == "committed":
                 _announce_checkpoint(config, event)
         if status.state.final:
-            return status, ""
-        if liveness.hung(time.time()):
-            hung = f"no sign of life for {liveness.limit_s:.0f} s"
-            get_run_logger().warning("attempt %d hangs: %s", attempt.number, hung)
-            launcher.cancel(handle)
-            return launcher.poll(handle), hung
+            return status
+        if liveness.hung(time.monotonic()):
+            _end_hung_job(attempt, launcher, handle, liveness.limit_s)
+            return launcher.poll(handle)
         time.sleep(POLL_INTERVAL_S)
+
+
+def _end_hung_job(
+    attempt: AttemptDir, launcher: Launcher, handle: JobHandle, limit_s: float
+) -> None:
+    """Cancel the job; that it hung is on record before, for a flow that is killed meanwhile."""
+    record = attempt.record()
+    if record is None:
+        raise LaunchError(f"{attempt.record_path} was deleted while its job ran: restore it")
+    hung = f"no sign of life for {limit_s:.0f} s"
+    get_run_logger().warning("attempt %d hangs: %s", attempt.number, hung)
+    write_record(attempt.record_path, record.model_copy(update={"hung": True, "reason": hung}))
+    launcher.cancel(handle)
 
 
 def _announce_checkpoint(config: RunConfig, event: CheckpointEvent) -> None:
@@ -152,26 +168,24 @@ def _announce_checkpoint(config: RunConfig, event: CheckpointEvent) -> None:
 
 
 def _end(
-    attempt: AttemptDir,
-    record: AttemptRecord,
-    status: JobStatus,
-    *,
-    hung: str = "",
-    outcome_reason: str = "",
+    attempt: AttemptDir, record: AttemptRecord, status: JobStatus, *, cancelled: str = ""
 ) -> AttemptRecord:
-    """Write how the attempt ended."""
-    outcome = "completed" if status.state is JobState.COMPLETED else "failed"
-    if outcome_reason and outcome != "completed":
-        outcome = "cancelled"
-    state_reason = "" if outcome == "completed" else f"{status.state} {status.reason}".strip()
+    """Write how the attempt ended; `cancelled` says why, when a person wanted it."""
+    if status.state is JobState.COMPLETED:
+        outcome, reason = "completed", ""
+    elif cancelled:
+        outcome, reason = "cancelled", cancelled
+    else:
+        outcome, reason = "failed", f"{status.state} {status.reason}".strip()
+    hung = record.hung and outcome == "failed" and status.state is JobState.CANCELLED
     ended = record.model_copy(
         update={
             "ended_at": status.ended_at or time.time(),
             "outcome": outcome,
             "exit_code": status.exit_code,
             "signal": status.signal,
-            "reason": hung or outcome_reason or state_reason,
-            "hung": bool(hung),
+            "reason": record.reason if hung else reason,
+            "hung": hung,
             "nodes": list(status.nodes),
         }
     )

@@ -39,25 +39,31 @@ def test_starting_up_may_take_longer_than_a_step() -> None:
     liveness = Liveness(CONFIG, last_sign_of_life=0.0)
     assert not liveness.hung(299)
     assert liveness.hung(301)
-    liveness.see(start(200))
+    liveness.see(start(200), now=200)
     assert not liveness.hung(499)
     assert liveness.hung(501)
 
 
 def test_after_the_first_step_silence_is_a_hang() -> None:
     liveness = Liveness(CONFIG, last_sign_of_life=0.0)
-    liveness.see(step(1, 100))
+    liveness.see(step(1, 100), now=100)
     assert not liveness.hung(129)
     assert liveness.hung(131)
 
 
 def test_a_save_that_is_due_has_its_own_limit_on_top() -> None:
     liveness = Liveness(CONFIG, last_sign_of_life=0.0)
-    liveness.see(step(10, 100))
+    liveness.see(step(10, 100), now=100)
     assert not liveness.hung(179)
     assert liveness.hung(181)
-    liveness.see(
-        CheckpointEvent(time=150, step=10, outcome="committed", duration_s=50, size_bytes=1)
-    )
+    committed = CheckpointEvent(time=150, step=10, outcome="committed", duration_s=50, size_bytes=1)
+    liveness.see(committed, now=150)
     assert not liveness.hung(179)
     assert liveness.hung(181)
+
+
+def test_the_clock_of_the_job_does_not_matter() -> None:
+    liveness = Liveness(CONFIG, last_sign_of_life=0.0)
+    liveness.see(step(1, 1e9), now=10)
+    assert not liveness.hung(39)
+    assert liveness.hung(41)
