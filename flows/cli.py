@@ -22,6 +22,7 @@ from configs.errors import EXIT_OK, EXIT_RUN_FAILED, InputError, OverlandError
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
+from flows.locks import check_free
 
 EXIT_INTERRUPTED = 130
 
@@ -56,7 +57,7 @@ Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on 
 @app.command()
 def run(config: ConfigPath, overrides: Overrides = None, json: Json = False) -> None:
     """Prepare data, pretrain and evaluate; run again, it continues where it was interrupted."""
-    checked = _checked_config(config, overrides)
+    checked = _checked_config(config, overrides, "prepare", "pretrain", "evaluate")
     from flows.pipeline import pipeline
 
     _run_flow(checked, lambda: pipeline(checked), json=json)
@@ -65,7 +66,7 @@ def run(config: ConfigPath, overrides: Overrides = None, json: Json = False) -> 
 @app.command()
 def prepare(config: ConfigPath, overrides: Overrides = None, json: Json = False) -> None:
     """Only prepare the data set."""
-    checked = _checked_config(config, overrides)
+    checked = _checked_config(config, overrides, "prepare")
     from flows.prepare import prepare as prepare_flow
 
     manifest = _with_progress(checked, lambda: prepare_flow(checked))
@@ -76,7 +77,7 @@ def prepare(config: ConfigPath, overrides: Overrides = None, json: Json = False)
 @app.command()
 def pretrain(config: ConfigPath, overrides: Overrides = None, json: Json = False) -> None:
     """Only pretrain, on a data set that was prepared in the run directory."""
-    checked = _checked_config(config, overrides)
+    checked = _checked_config(config, overrides, "pretrain")
     from flows.pretrain import pretrain as pretrain_flow
 
     _run_flow(checked, lambda: pretrain_flow(checked), json=json)
@@ -101,7 +102,7 @@ def evaluate(
 @app.command()
 def status(run_dir: RunPath) -> None:
     """Say where a run stands."""
-    from flows.session import is_live
+    from flows.locks import is_live
     from flows.show.report import print_status, report_console
     from tasks.recover.task import account_goodput
 
@@ -153,10 +154,12 @@ def bench_train(json: Json = False) -> None:
     print_bench("our loop beside a bare megatron-core loop", measure(), json=json)
 
 
-def _checked_config(path: Path, overrides: list[str] | None) -> RunConfig:
+def _checked_config(path: Path, overrides: list[str] | None, *stages: str) -> RunConfig:
+    """The config, after all checks that need no Prefect; the flow makes them again."""
     config = load_config(path, overrides or [])
     check_config(config)
     check_launchable(config)
+    check_free(RunDir(config.resolved_run_dir()), *stages)
     return config
 
 

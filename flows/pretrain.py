@@ -9,7 +9,8 @@ from prefect import flow
 from configs.errors import RunDirectoryError, RunFailedError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
-from flows.session import holds, open_run, tracked
+from flows.locks import holds
+from flows.session import open_run, tracked
 from tasks.diagnose.task import diagnose
 from tasks.recover.task import decide_action
 from tasks.train.task import begin_attempt, watch_attempt

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,10 +13,11 @@ from prefect.runtime import flow_run
 
 from configs.checks import check_config, check_launchable
 from configs.errors import ConfigError, InputError, RunDirectoryError
-from configs.files import file_lock, write_text
+from configs.files import write_text
 from configs.load import absolute_paths, dump_config, fixed_differences, load_config
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
+from flows.locks import held, holds
 from flows.show.progress import say
 from flows.show.report import RunSummary, build_summary
 from infra.track import resolve_tracking_uri, start_follower, tracking_state
@@ -84,7 +83,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
     yet is removed again, unless another flow has begun to use it.
     """
     path = config.resolved_run_dir()
-    if all((path, stage) in _held_here for stage in stages):
+    if all(holds(RunDir(path), stage) for stage in stages):
         yield RunDir(path)
         return
     config = absolute_paths(config)  # Prefect's form and Python callers may give relative ones.
@@ -92,7 +91,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
     existed = run.path.exists()
     with ExitStack() as stack:
         for stage in stages:
-            stack.enter_context(_held(run, stage))
+            stack.enter_context(held(run, stage))
         try:
             _check_same_run(run, config)
             write_text(run.config_path, dump_config(config))
@@ -102,59 +101,6 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
             if not existed and run.manifest() is None and used_by <= set(stages):
                 shutil.rmtree(run.path)
             raise
-
-
-_held_here: set[tuple[Path, str]] = set()
-"""Stages that flows of this process hold, so that their inner flows can tell."""
-
-
-def holds(run: RunDir, stage: str) -> bool:
-    """Whether a flow of this process holds the stage."""
-    return (run.path, stage) in _held_here
-
-
-def is_live(run: RunDir) -> bool:
-    """Whether any flow holds a stage of the run directory now."""
-    return any(_is_held(path) for path in run.locks_dir.glob("*"))
-
-
-def is_training(run: RunDir) -> bool:
-    """Whether any flow sees to the training of the run directory now."""
-    path = run.locks_dir / "pretrain"
-    return path.exists() and _is_held(path)
-
-
-def _is_held(path: Path) -> bool:
-    with file_lock(path, blocking=False) as free:
-        return not free
-
-
-@contextmanager
-def _held(run: RunDir, stage: str) -> Iterator[None]:
-    """Hold the stage of this run directory against other live flows."""
-    path = run.locks_dir / stage
-    with file_lock(path, blocking=False) as held:
-        if not held:
-            raise RunDirectoryError(
-                f"{run.path} is in use by a live run ({_holder(path)}): "
-                "wait for it, stop it, or choose another run_dir=DIR"
-            )
-        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        path.write_text(json.dumps(me) + "\n")
-        _held_here.add((run.path, stage))
-        try:
-            yield
-        finally:
-            _held_here.discard((run.path, stage))
-
-
-def _holder(path: Path) -> str:
-    try:
-        holder = json.loads(path.read_text())
-        since = time.strftime("%H:%M:%S", time.localtime(holder["since"]))
-        return f"process {holder['pid']} on {holder['host']}, since {since}"
-    except (OSError, ValueError, KeyError):
-        return "a flow that has only just started"
 
 
 _tracked_here: set[Path] = set()

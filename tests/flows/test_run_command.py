@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from configs.records import StepEvent, ValidationEvent
 from configs.rundir import RunDir
 from tests.flows.helpers import overland, start_overland, tiny_config
 
-pytestmark = pytest.mark.slow
+# The first command, of `undisturbed`, is asked for before the server and starts Prefect's own.
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undisturbed", "prefect_server")]
 
 
 def losses(run: RunDir) -> dict[int, tuple[float, float]]:
@@ -33,6 +36,14 @@ def validation_losses(run: RunDir) -> dict[int, float]:
 def summary_of(stdout: str) -> dict[str, Any]:
     summary: dict[str, Any] = json.loads(stdout.splitlines()[-1])
     return summary
+
+
+def wait_for(condition: Callable[[], object], flow: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the condition holds, while the flow lives."""
+    deadline = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < deadline and flow.poll() is None, log.read_text()
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +136,11 @@ def test_a_killed_flow_is_continued_with_the_same_job(tmp_path: Path, undisturbe
     config = tiny_config(tmp_path)
     run = RunDir(tmp_path / "run")
     flow = start_overland("run", config, "--json", log=tmp_path / "first.log")
-    deadline = time.monotonic() + 120
-    while not (run.attempts() and run.attempts()[0].events_path.exists()):
-        assert time.monotonic() < deadline and flow.poll() is None, (
-            tmp_path / "first.log"
-        ).read_text()
-        time.sleep(0.05)
-
+    wait_for(lambda: run.attempt(1).record(), flow, tmp_path / "first.log")
     busy = overland("run", config)
     assert busy.returncode == 2
     assert "in use by a live run" in busy.stderr
-
+    wait_for(run.attempt(1).events_path.exists, flow, tmp_path / "first.log")
     os.killpg(flow.pid, signal.SIGKILL)
     flow.wait()
     again = overland("run", config, "--json")
@@ -161,10 +166,7 @@ def test_an_interrupt_cancels_the_job_and_can_be_continued(
     run = RunDir(tmp_path / "run")
     log = tmp_path / "first.log"
     flow = start_overland("run", config, log=log)
-    deadline = time.monotonic() + 120
-    while not run.committed_checkpoints():
-        assert time.monotonic() < deadline and flow.poll() is None, log.read_text()
-        time.sleep(0.05)
+    wait_for(run.committed_checkpoints, flow, log)
     flow.send_signal(signal.SIGINT)
     assert flow.wait(60) == 130
     record = run.attempts()[0].record()

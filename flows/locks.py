@@ -1,0 +1,84 @@
+"""One live flow a stage of a run directory.
+
+    RUN_DIR/locks/STAGE     locked for as long as a flow holds the stage; names its process
+
+The kernel frees a lock with its holder. This module needs no Prefect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from configs.errors import RunDirectoryError
+from configs.files import file_lock
+from configs.rundir import RunDir
+
+_held_here: set[tuple[Path, str]] = set()
+"""Stages that flows of this process hold, so that their inner flows can tell."""
+
+
+def holds(run: RunDir, stage: str) -> bool:
+    """Whether a flow of this process holds the stage."""
+    return (run.path, stage) in _held_here
+
+
+def is_live(run: RunDir) -> bool:
+    """Whether any flow holds a stage of the run directory now."""
+    return any(_is_held(path) for path in run.locks_dir.glob("*"))
+
+
+def is_training(run: RunDir) -> bool:
+    """Whether any flow sees to the training of the run directory now."""
+    path = run.locks_dir / "pretrain"
+    return path.exists() and _is_held(path)
+
+
+def check_free(run: RunDir, *stages: str) -> None:
+    """Raise RunDirectoryError when a live flow holds one of the stages. Takes nothing."""
+    for stage in stages:
+        path = run.locks_dir / stage
+        if path.exists() and _is_held(path):
+            raise _in_use(run, path)
+
+
+def _is_held(path: Path) -> bool:
+    with file_lock(path, blocking=False) as free:
+        return not free
+
+
+@contextmanager
+def held(run: RunDir, stage: str) -> Iterator[None]:
+    """Hold the stage of this run directory against other live flows."""
+    path = run.locks_dir / stage
+    with file_lock(path, blocking=False) as got:
+        if not got:
+            raise _in_use(run, path)
+        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+        path.write_text(json.dumps(me) + "\n")
+        _held_here.add((run.path, stage))
+        try:
+            yield
+        finally:
+            _held_here.discard((run.path, stage))
+
+
+def _in_use(run: RunDir, path: Path) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"{run.path} is in use by a live run ({_holder(path)}): "
+        "wait for it, stop it, or choose another run_dir=DIR"
+    )
+
+
+def _holder(path: Path) -> str:
+    try:
+        holder = json.loads(path.read_text())
+        since = time.strftime("%H:%M:%S", time.localtime(holder["since"]))
+        return f"process {holder['pid']} on {holder['host']}, since {since}"
+    except (OSError, ValueError, KeyError):
+        return "a flow that has only just started"
