@@ -13,7 +13,8 @@ from prefect.logging import get_run_logger
 from configs.errors import InputError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
-from flows.session import config_of, is_training, open_run, tracked
+from flows.locks import is_training
+from flows.session import config_of, open_run, tracked
 from tasks.evaluate.task import EvaluationCancelled, evaluate_checkpoint
 
 LOOK_INTERVAL_S = 1.0
