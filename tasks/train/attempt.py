@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import ValidationError
 
-from configs.errors import ConfigError, CorpusError
-from configs.records import CommitMarker, DataManifest
+from configs.errors import CheckpointError, ConfigError, CorpusError
+from configs.records import CheckpointEvent, CommitMarker, DataManifest
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
 from tasks.train import distributed
@@ -32,7 +32,21 @@ def train_attempt(run: RunDir, attempt: AttemptDir) -> None:
     resumption = resume(run, state, marker, world)
     trainer = Trainer(config, run, world, state, datasets, marker, events, faults)
     trainer.run(resumption, count_parameters(config.model, marker.padded_vocab_size))
+    if world.is_main:
+        require_checkpoint(run, attempt, config.train.steps)
     distributed.stop()
+
+
+def require_checkpoint(run: RunDir, attempt: AttemptDir, step: int) -> None:
+    """A run whose last checkpoint could not be saved is not done: its result would be lost."""
+    if run.checkpoint(step).is_committed():
+        return
+    saves = [e for e in attempt.events() if isinstance(e, CheckpointEvent) and e.step == step]
+    reason = f" ({saves[-1].error})" if saves else ""
+    raise CheckpointError(
+        f"the checkpoint of the last step, {step}, could not be saved{reason}: start the run again "
+        "when it can be"
+    )
 
 
 def read_inputs(run: RunDir, attempt: AttemptDir) -> tuple[RunConfig, DataManifest]:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.utils._device import _device_constructors
 
 _CPU = torch.device("cpu")
 _FACTORIES = ("arange", "empty", "empty_like", "full", "ones", "ones_like", "tensor", "zeros", "zeros_like")  # fmt: skip
@@ -46,6 +47,9 @@ def install() -> None:
     """Lead megatron-core's CUDA calls to the CPU. Call once, after it was imported."""
     if not needed() or getattr(torch.Tensor.cuda, "_leads_to_cpu", False):
         return
+    # torch remembers, at its first use, which functions `with torch.device(...)` leads elsewhere. It
+    # must remember the real ones: they are what the replacements call.
+    _device_constructors()
     for name in _FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     _replace_tensor_methods()

@@ -7,7 +7,6 @@ writes data/index_cache/, which may be deleted.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from configs.files import sha256_of_json
+from configs.files import sha256_of_json, sync_directory, sync_file
 from configs.records import DataManifest, SplitRecord
 from configs.rundir import RunDir
 from configs.schema import RunConfig
@@ -123,11 +122,16 @@ def _open(data_dir: Path, manifest: DataManifest, config: RunConfig, cache: Path
 
 def _build_cache(cache: Path, data_dir: Path, manifest: DataManifest, config: RunConfig) -> None:
     """Build the indices beside their place and rename: a crash leaves no half of them."""
-    building = cache.with_name(f".{cache.name}.{os.getpid()}.tmp")
+    building = cache.with_name(f".{cache.name}.tmp")
+    if building.exists():
+        shutil.rmtree(building)  # by a job that was killed
     building.mkdir(parents=True)
     try:
         _open(data_dir, manifest, config, building)
+        for path in building.iterdir():
+            sync_file(path)
         building.rename(cache)
+        sync_directory(cache.parent)
     finally:
         shutil.rmtree(building, ignore_errors=True)
 

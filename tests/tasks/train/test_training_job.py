@@ -196,6 +196,19 @@ def test_only_whole_and_harmless_checkpoints_are_taken(
         check_files(folder, marker, ["common.pt"])
 
 
+def test_a_run_is_not_done_without_its_last_checkpoint(new_run: NewRun) -> None:
+    run, train = new_run(), {"steps": 4, "warmup_steps": 1}
+    fault = {"kind": "full_disk", "step": 4, "rank": 1}
+    failed = run_training_job(run, 1, {"train": train, "faults": [fault]})
+    assert failed.exit_code != 0
+    assert "the checkpoint of the last step, 4, could not be saved" in failed.log(0)
+    assert saves_of(failed)[4].outcome == "failed"
+    resumed = run_training_job(run, 2, {"train": train})
+    assert resumed.exit_code == 0, resumed.explain()
+    assert list(resumed.steps()) == [4]
+    assert [c.step for c in run.committed_checkpoints()] == [3, 4]
+
+
 def test_another_models_checkpoint_is_refused_by_what_differs(
     uninterrupted: JobResult, copy_of: Callable[[JobResult], RunDir]
 ) -> None:
