@@ -16,12 +16,11 @@ What none of this explains is Unknown: the verdict quotes what there is and gues
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from configs.records import AttemptRecord, CheckpointEvent, Event, Verdict
+from configs.records import AttemptRecord, CheckpointEvent, EndEvent, Event, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.findings import Finding
@@ -29,7 +28,7 @@ from tasks.diagnose.logs import LogLine, attempt_log_files, read_log
 from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
-from tasks.diagnose.torchrun import RankFailure
+from tasks.diagnose.torchrun import RankFailure, signal_name
 from tasks.diagnose.verdicts import make_verdict
 
 _CLASS_OF_STATE = {
@@ -191,7 +190,7 @@ def _from_job_signal(record: AttemptRecord) -> Verdict | None:
     """The launcher saw the whole job end by a signal, and the logs say nothing."""
     if record.signal is None:
         return None
-    name = signal.Signals(record.signal).name
+    name = signal_name(record.signal)
     return make_verdict(
         "NodeFailure",
         method="job_killed",
@@ -282,5 +281,10 @@ def _on_only_node(verdict: Verdict, record: AttemptRecord) -> Verdict:
 
 
 def _handled_errors(events: list[Event]) -> list[str]:
-    """Errors of saves that were given up: training went on, so they ended nothing."""
-    return [e.error for e in events if isinstance(e, CheckpointEvent) and e.error]
+    """Errors of saves that were given up: training went on, so they ended nothing.
+
+    But for that of a job which has done its last step: for want of that checkpoint it fails.
+    """
+    end = next((event.step for event in events if isinstance(event, EndEvent)), None)
+    saves = [event for event in events if isinstance(event, CheckpointEvent) and event.error]
+    return [save.error for save in saves if save.step != end]

@@ -116,7 +116,8 @@ class Scan:
             self._keep(finding, stream)
 
     def _is_known_handled(self, line: LogLine) -> bool:
-        return any(line.body.strip() in error for error in self.handled_errors)
+        body = line.body.strip()
+        return any(body in error or error in body for error in self.handled_errors)
 
     def _forget(self, raised: Raised | None, stream: Stream) -> None:
         """Drop what was noted for exceptions that a longer chain now explains."""

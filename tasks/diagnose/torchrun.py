@@ -38,12 +38,15 @@ class RankFailure:
     @property
     def signal_name(self) -> str | None:
         """Like SIGKILL; None for an exit by the program itself."""
-        if self.exit_code >= 0:
-            return None
-        try:
-            return signal.Signals(-self.exit_code).name
-        except ValueError:
-            return f"signal {-self.exit_code}"
+        return signal_name(-self.exit_code) if self.exit_code < 0 else None
+
+
+def signal_name(number: int) -> str:
+    """Like SIGKILL; real-time signals have no name of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 @dataclass

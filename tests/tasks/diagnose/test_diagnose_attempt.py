@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs.files import append_json_line
-from configs.records import CheckpointEvent
+from configs.records import CheckpointEvent, EndEvent
 from configs.rundir import AttemptDir
 from tasks.diagnose.diagnose import diagnose_attempt, diagnose_files
 from tests.tasks.diagnose.torchrun_jobs import failed_record
@@ -223,3 +223,25 @@ def test_binary_rubbish_is_read_to_the_end(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_bytes(bytes(range(256)) * 4000 + b"\nKeyError: 'x'\n")
     assert diagnose_files([log]).failure_class == "KeyError"
+
+
+@pytest.mark.parametrize(("ended", "failure_class"), [(False, "NodeFailure"), (True, "OSError")])
+def test_a_failed_save_is_the_cause_only_of_a_job_at_its_end(
+    tmp_path: Path, ended: bool, failure_class: str
+) -> None:
+    error = "rank 1: OSError: [Errno 28] No space left on device"
+    said = f"ERROR tasks.train.loop: checkpoint of step 3 failed, training goes on: {error}\n"
+    report = _TORCHRUN.format(closed=71, code=1 if ended else -9)
+    attempt = _attempt(tmp_path, launcher=report, rank9=said)
+    save = CheckpointEvent(time=1.0, step=3, outcome="failed", duration_s=1.0, error=error)
+    append_json_line(attempt.events_path, save.model_dump())
+    if ended:
+        append_json_line(attempt.events_path, EndEvent(time=2.0, step=3).model_dump())
+    assert diagnose_attempt(attempt, failed_record()).failure_class == failure_class
+
+
+def test_a_job_ended_by_a_signal_without_a_name(tmp_path: Path) -> None:
+    record = failed_record(signal=40, reason="FAILED")
+    verdict = diagnose_attempt(_attempt(tmp_path), record)
+    assert verdict.failure_class == "NodeFailure"
+    assert "signal 40" in verdict.evidence[0]
