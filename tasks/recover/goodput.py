@@ -41,15 +41,15 @@ class _Account:
 
     parts: dict[str, float] = field(default_factory=dict)
     counted: dict[int, float] = field(default_factory=dict)
-    """Step -> seconds of the computation that counts."""
+    """Step -> seconds of the computation that counts, in order of steps."""
 
     def add(self, part: str, seconds: float) -> None:
         self.parts[part] = self.parts.get(part, 0.0) + seconds
 
     def go_back_to(self, step: int) -> None:
         """Void what was computed beyond a step."""
-        for later in [s for s in self.counted if s > step]:
-            self.add("recomputed_s", self.counted.pop(later))
+        while self.counted and next(reversed(self.counted)) > step:
+            self.add("recomputed_s", self.counted.popitem()[1])
 
 
 def compute_goodput(run: RunDir, *, now: float | None = None) -> Goodput:
