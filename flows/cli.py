@@ -109,8 +109,9 @@ def status(run_dir: RunPath) -> None:
     run = RunDir(run_dir.expanduser().absolute())
     if not run.config_path.is_file():
         raise InputError(f"{run_dir} is no run directory: it has no config.yaml")
-    goodput = account_goodput(run) if run.attempts() else None
-    print_status(run, report_console(sys.stdout), live=is_live(run), goodput=goodput)
+    live = is_live(run)
+    goodput = account_goodput(run, live=live) if run.attempts() else None
+    print_status(run, report_console(sys.stdout), live=live, goodput=goodput)
 
 
 @app.command()

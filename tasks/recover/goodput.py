@@ -1,4 +1,4 @@
-"""Where the wall time of a run's training went, and the loss curve that counts.
+"""Where the wall time of a run's training went.
 
 Reads attempts/N/{attempt.json,action.json,events.jsonl}; writes nothing.
 
@@ -66,18 +66,6 @@ def compute_goodput(run: RunDir, *, now: float | None = None) -> Goodput:
     return Goodput(
         wall_s=wall_s, goodput=parts["productive_s"] / wall_s if wall_s else 0.0, **parts
     )
-
-
-def effective_steps(run: RunDir) -> list[StepEvent]:
-    """The loss curve over all attempts: each step once, as it was computed last."""
-    curve: dict[int, StepEvent] = {}
-    for attempt in run.attempts():
-        for event in attempt.events():
-            if isinstance(event, StartEvent):
-                curve = {step: kept for step, kept in curve.items() if step <= event.step}
-            elif isinstance(event, StepEvent):
-                curve[event.step] = event
-    return [curve[step] for step in sorted(curve)]
 
 
 _PARTS = (

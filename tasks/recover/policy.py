@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from configs.records import Action, ActionKind, CheckpointEvent, StepEvent, Verdict
+from configs.records import Action, ActionKind, CheckpointEvent, Verdict
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RecoveryConfig
 
@@ -29,8 +29,6 @@ class PastAttempt:
     action: Action | None = None
     """What was decided; None for the attempt that is being decided on."""
     completed: bool = False
-    last_step: int | None = None
-    """Last step that it finished."""
     committed_steps: tuple[int, ...] = ()
     """Steps of the checkpoints that it committed."""
     nodes: tuple[str, ...] = ()
@@ -165,13 +163,11 @@ def _stop(kind: ActionKind, reason: str, now: float) -> Action:
 
 def _past_attempt(attempt: AttemptDir, committed: tuple[int, ...]) -> PastAttempt:
     record = attempt.record()
-    steps = [event.step for event in attempt.events() if isinstance(event, StepEvent)]
     return PastAttempt(
         number=attempt.number,
         verdict=attempt.verdict(),
         action=attempt.action(),
         completed=record is not None and record.outcome == "completed",
-        last_step=steps[-1] if steps else None,
         committed_steps=committed,
         nodes=tuple(record.nodes) if record else (),
     )

@@ -30,6 +30,6 @@ def decide_action(config: RunConfig, number: int) -> Action:
     return action
 
 
-def account_goodput(run: RunDir) -> Goodput:
-    """Where the wall time of the run's training went, up to now."""
-    return compute_goodput(run)
+def account_goodput(run: RunDir, *, live: bool = False) -> Goodput:
+    """Where the wall time of the run's training went; of a live run up to now, else to its last event."""
+    return compute_goodput(run, now=time.time() if live else None)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from configs.records import Event, Goodput
-from tasks.recover.goodput import MAX_ABSENCE_S, compute_goodput, effective_steps
+from tasks.recover.goodput import MAX_ABSENCE_S, compute_goodput
 from tests.tasks.recover.run_histories import (
     action,
     add_attempt,
@@ -98,20 +98,6 @@ def test_steps_beyond_the_start_of_a_later_attempt_are_void_at_once(tmp_path: Pa
     add_attempt(run, 2, 105.0, None, [start(106.0, step=3)], outcome=None)
     goodput = compute_goodput(run)
     assert (goodput.productive_s, goodput.recomputed_s) == (3.0, 2.0)
-    assert [s.step for s in effective_steps(run)] == [1, 2, 3]
-
-
-def test_the_loss_curve_takes_each_step_from_the_last_attempt_that_computed_it(
-    tmp_path: Path,
-) -> None:
-    run = run_dir(tmp_path)
-    first: list[Event] = [start(1.0), *(step(1.0 + n, n, 1.0, loss=n) for n in range(1, 6))]
-    second = [start(20.0, step=2), *(step(20.0 + n, n, 1.0, loss=10 + n) for n in (3, 4))]
-    third = [start(40.0, step=2), *(step(40.0 + n, n, 1.0, loss=20 + n) for n in (3, 4, 5, 6))]
-    for number, events in enumerate((first, second, third), start=1):
-        add_attempt(run, number, events[0].time, events[-1].time, events)
-    curve = effective_steps(run)
-    assert [(s.step, s.loss) for s in curve] == [(1, 1), (2, 2), (3, 23), (4, 24), (5, 25), (6, 26)]
 
 
 @pytest.mark.parametrize(

@@ -173,7 +173,7 @@ def test_history_is_read_from_the_run_directory(tmp_path: Path) -> None:
     add_attempt(run, 3, 31.0, None, [], outcome=None)
     add_checkpoint(run, 100, attempt=2)
     first, second = attempt_history(run)
-    assert (first.number, first.last_step, first.committed_steps) == (1, 51, (50,))
+    assert (first.number, first.committed_steps) == (1, (50,))
     assert first.verdict == KILLED
     assert first.restarted
     assert (second.committed_steps, second.verdict, second.action) == ((100,), TIMED_OUT, None)
