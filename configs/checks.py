@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 from configs.errors import ConfigError
 from configs.fault_checks import check_faults
-from configs.memory import GIB, VOCAB_MULTIPLE, MemoryEstimate, estimate_memory
+from configs.memory import GIB, MemoryEstimate, estimate_memory
 from configs.schema import ParallelConfig, RunConfig
+from configs.shapes import VOCAB_MULTIPLE
 
 _USABLE_MEMORY = 0.92
 """Share of a GPU's memory left by the CUDA context, NCCL's buffers and fragmentation."""
@@ -168,9 +169,6 @@ def _check_evaluate(config: RunConfig) -> Iterator[str]:
     for folder in evaluate.task_dirs:
         if not folder.is_dir():
             yield f"evaluate.task_dirs: {folder} is no folder: give folders of lm-eval YAML tasks"
-
-
-# --- faults ---------------------------------------------------------------------------------------
 
 
 # --- memory ---------------------------------------------------------------------------------------

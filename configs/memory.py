@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from configs.schema import ModelConfig, ParallelConfig, RunConfig
+from configs.shapes import key_value_size, padded_vocab_size, stage_parameters
 
 GIB = 1 << 30
-VOCAB_MULTIPLE = 128
 _FP32_BYTES = 4
 
 
@@ -52,16 +52,6 @@ class MemoryEstimate:
         return ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
 
 
-def padded_vocab_size(vocab_size: int) -> int:
-    """Rows of the embedding: the next multiple of 128."""
-    return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
-
-
-def count_parameters(model: ModelConfig, vocab_size: int) -> int:
-    """Parameters of the whole model with `vocab_size` rows in the embedding and in the output."""
-    return sum(_stage_parameters(model, ParallelConfig(), vocab_size, stage=0))
-
-
 def estimate_memory(
     config: RunConfig, vocab_size: int | None = None, *, fused_kernels: bool = True
 ) -> MemoryEstimate:
@@ -77,7 +67,7 @@ def estimate_memory(
 
 def _estimate_stage(config: RunConfig, vocab: int, stage: int, fused: bool) -> MemoryEstimate:
     parallel = config.parallel
-    parameters = sum(_stage_parameters(config.model, parallel, vocab, stage))
+    parameters = stage_parameters(config.model, parallel, vocab, stage)
     element_bytes = _element_bytes(config)
     state_bytes = 2 * _FP32_BYTES if element_bytes == _FP32_BYTES else 3 * _FP32_BYTES
     shards = parallel.data if parallel.distributed_optimizer else 1
@@ -92,26 +82,6 @@ def _estimate_stage(config: RunConfig, vocab: int, stage: int, fused: bool) -> M
 
 def _element_bytes(config: RunConfig) -> int:
     return _FP32_BYTES if config.train.precision == "fp32" else 2
-
-
-def _stage_parameters(
-    model: ModelConfig, parallel: ParallelConfig, vocab: int, stage: int
-) -> tuple[int, int]:
-    """(in layers, in embedding, final norm and output) on one process of a pipeline stage."""
-    hidden, tensor = model.hidden_size, parallel.tensor
-    attention = hidden * (2 * hidden + 2 * _key_value_size(model))
-    mlp = 3 * hidden * model.ffn_hidden_size
-    layer = (attention + mlp) // tensor + 2 * hidden
-    ends = 0
-    if stage == 0:
-        ends += vocab * hidden // tensor
-    if stage == parallel.pipeline - 1:
-        ends += vocab * hidden // tensor + hidden
-    return model.num_layers // parallel.pipeline * layer, ends
-
-
-def _key_value_size(model: ModelConfig) -> int:
-    return model.hidden_size // model.num_attention_heads * model.num_query_groups
 
 
 def _activation_bytes(config: RunConfig, vocab: int, stage: int, fused: bool) -> int:
@@ -135,7 +105,7 @@ def _layer_elements(model: ModelConfig, parallel: ParallelConfig, fused: bool) -
     """Elements per token that one layer keeps for its backward pass, on one process."""
     hidden, ffn = model.hidden_size, model.ffn_hidden_size
     if fused:
-        whole, divided = 4 * hidden, 2 * hidden + 2 * _key_value_size(model) + 3 * ffn
+        whole, divided = 4 * hidden, 2 * hidden + 2 * key_value_size(model) + 3 * ffn
     else:
         scores = model.num_attention_heads * model.sequence_length
         whole, divided = 6 * hidden, 4 * hidden + 5 * ffn + scores

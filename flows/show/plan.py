@@ -5,8 +5,9 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from configs.memory import GIB, count_parameters, estimate_memory, padded_vocab_size
+from configs.memory import GIB, estimate_memory
 from configs.schema import RunConfig
+from configs.shapes import count_parameters, padded_vocab_size
 
 
 def print_plan(config: RunConfig, console: Console) -> None:

@@ -8,6 +8,7 @@ from configs.errors import CheckpointError, ConfigError, CorpusError
 from configs.records import CheckpointEvent, CommitMarker, DataManifest
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
+from configs.shapes import count_parameters, padded_vocab_size
 from tasks.train import distributed
 from tasks.train.checkpoint_load import resume
 from tasks.train.data import open_datasets
@@ -15,7 +16,7 @@ from tasks.train.distributed import World
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
 from tasks.train.loop import Trainer
-from tasks.train.model import build_model, count_parameters, model_fingerprint, padded_vocab_size
+from tasks.train.model import build_model, model_fingerprint
 from tasks.train.optimizer import build_optimizer, build_schedule, wrap_data_parallel
 from tasks.train.state import TrainingState, parallel_sizes
 

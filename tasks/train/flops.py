@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from configs.schema import ModelConfig, TrainConfig
+from configs.shapes import key_value_size
 
 # Dense bf16 peaks in TFLOP/s, from the vendors' data sheets. The first name found in the device's
 # name counts, so a variant stands before the family that it belongs to.
@@ -37,8 +38,7 @@ def flops_per_token(model: ModelConfig, padded_vocab: int) -> float:
     Matrix products only, each multiply-add as two; the backward pass costs twice the forward pass.
     Attention counts the half under the causal mask: the work that is needed, however it is done.
     """
-    hidden = model.hidden_size
-    key_value = hidden // model.num_attention_heads * model.num_query_groups
+    hidden, key_value = model.hidden_size, key_value_size(model)
     projections = 2 * hidden * (hidden + 2 * key_value) + 2 * hidden * hidden
     attention = 2 * 2 * hidden * model.sequence_length / 2
     mlp = 3 * 2 * hidden * model.ffn_hidden_size

@@ -18,6 +18,8 @@ import torch.nn.functional as F
 from configs.errors import ConfigError
 from configs.files import sha256_of_json
 from configs.schema import ModelConfig, RunConfig
+from configs.shapes import count_parameters as count_parameters
+from configs.shapes import padded_vocab_size
 from tasks.train.mcore import (
     GPTModel,
     TransformerConfig,
@@ -26,16 +28,6 @@ from tasks.train.mcore import (
     parallel_state,
     without_megatron_warnings,
 )
-
-VOCAB_MULTIPLE = 128
-
-
-def padded_vocab_size(vocab_size: int) -> int:
-    """Rows of the embedding: the next multiple of 128, whatever the tensor-parallel size.
-
-    It must not depend on parallel sizes, or a checkpoint could not be loaded under others.
-    """
-    return -(-vocab_size // VOCAB_MULTIPLE) * VOCAB_MULTIPLE
 
 
 def model_fingerprint(model: ModelConfig, padded_vocab: int, tokenizer_sha256: str) -> str:
@@ -132,16 +124,3 @@ def build_model(config: RunConfig, vocab_size: int, dtype: torch.dtype) -> GPTMo
         torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
     )
     return model.to(device=device, dtype=dtype)
-
-
-def count_parameters(model: ModelConfig, padded_vocab: int) -> int:
-    """Parameters of the whole model, the padding of the vocabulary included."""
-    hidden, key_value = model.hidden_size, _key_value_size(model)
-    attention = hidden * (hidden + 2 * key_value) + hidden * hidden
-    mlp = 3 * hidden * model.ffn_hidden_size
-    norms = 2 * hidden
-    return model.num_layers * (attention + mlp + norms) + hidden + 2 * padded_vocab * hidden
-
-
-def _key_value_size(model: ModelConfig) -> int:
-    return model.hidden_size // model.num_attention_heads * model.num_query_groups

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.memory import GIB, count_parameters, estimate_memory, padded_vocab_size
+from configs.memory import GIB, estimate_memory
 from configs.schema import ModelConfig, RunConfig
+from configs.shapes import count_parameters, padded_vocab_size
 
 MODEL = {
     "num_layers": 4,

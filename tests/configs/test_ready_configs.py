@@ -8,7 +8,8 @@ import pytest
 
 from configs.checks import check_config, check_launchable
 from configs.load import dump_config, load_config
-from configs.memory import GIB, count_parameters, estimate_memory, padded_vocab_size
+from configs.memory import GIB, estimate_memory
+from configs.shapes import count_parameters, padded_vocab_size
 
 FOLDER = Path(__file__).parents[2] / "configs"
 FILES = sorted(FOLDER.glob("*.yaml"))

@@ -12,13 +12,14 @@ import torch
 
 from configs.errors import CheckpointError, ConfigError
 from configs.schema import FaultConfig, ModelConfig, TrainConfig
+from configs.shapes import count_parameters, padded_vocab_size
 from tasks.train.checkpoint_save import within_time_limit
 from tasks.train.distributed import compute_threads, resolve_dtype
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults, exception_type
 from tasks.train.flops import flops_per_token, peak_flops, utilisation
 from tasks.train.loop import mean_loss
-from tasks.train.model import count_parameters, model_fingerprint, padded_vocab_size
+from tasks.train.model import model_fingerprint
 from tasks.train.optimizer import build_schedule
 
 LLAMA_7B = ModelConfig(
