@@ -11,6 +11,7 @@ from configs.schema import FaultConfig, RunConfig
 
 
 def check_faults(config: RunConfig) -> Iterator[str]:
+    """A sentence for each fault that could not strike."""
     for index, fault in enumerate(config.faults):
         for problem in _check_fault(config, fault):
             yield f"faults[{index}].{problem}"

@@ -242,7 +242,7 @@ class AttemptRecord(Record):
     nodes: list[str] = []
 
 
-# --- evaluations/step_N/{status,scores}.json ------------------------------------------------------
+# --- evaluations/step_N/{export,scores,failure}.json ----------------------------------------------
 
 
 class ExportRecord(Record):

@@ -149,7 +149,7 @@ class FaultConfig(Section):
     signal: str = "SIGKILL"
     """For kill."""
     exception: str = "RuntimeError"
-    """For exception: a built-in's name, or module.Name."""
+    """For exception: a built-in's name, or one of torch's, like torch.OutOfMemoryError."""
     message: str = "injected fault"
 
 

@@ -1,7 +1,7 @@
 """`overland ui`: the Prefect and MLflow pages over the data that runs on this machine leave.
 
-A page that a setting already names (PREFECT_API_URL, or an http tracking URI) is somebody's server:
-it is pointed to, not started.
+The newest run in the folder says where MLflow is. A page that a setting already names (PREFECT_API_URL,
+or an http tracking URI) is somebody's server: it is pointed to, not started.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import typer
 
-from configs.errors import OverlandError
+from configs.errors import ConfigError, OverlandError
+from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import TrackingConfig
+from flows.show import words
 from infra.track import resolve_tracking_uri
 
 START_LIMIT_S = 120.0
@@ -41,8 +44,11 @@ def serve_pages(runs: Path, *, prefect_port: int, mlflow_port: int) -> None:
     runs = runs.expanduser().absolute()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # So that the servers are ended too.
     pages = [_prefect_page(prefect_port), _mlflow_page(runs, mlflow_port)]
-    servers = [(page, _start(page, runs)) for page in pages if page.command]
+    servers: list[tuple[Page, subprocess.Popen[bytes]]] = []
     try:
+        for page in pages:
+            if page.command:
+                servers.append((page, _start(page, runs)))
         for page, server in servers:
             _wait_until_up(page, server, _log(page, runs))
         for page in pages:
@@ -89,14 +95,22 @@ def _prefect_page(port: int) -> Page:
 
 
 def _mlflow_page(runs: Path, port: int) -> Page:
-    run_dir = RunDir(runs / "any")
-    tracking_uri = resolve_tracking_uri(TrackingConfig(), run_dir)
+    tracking_uri = newest_tracking_uri(runs)
     if tracking_uri.startswith("http"):
-        return Page("MLflow", tracking_uri, "", [])
+        return Page("MLflow", words.without_password(tracking_uri), "", [])
     url = f"http://127.0.0.1:{port}"
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--workers", "1", "--backend-store-uri", tracking_uri]
     return Page("MLflow", url, f"{url}/health", command)
+
+
+def newest_tracking_uri(runs: Path) -> str:
+    """Where the newest run in the folder is tracked; without one, where a run there would be."""
+    configs = sorted(runs.glob("*/config.yaml"), key=lambda path: path.stat().st_mtime)
+    for path in reversed(configs):
+        with suppress(ConfigError):  # of another version: the one before it may tell
+            return resolve_tracking_uri(load_config(path).tracking, RunDir(path.parent))
+    return resolve_tracking_uri(TrackingConfig(), RunDir(runs / "any"))
 
 
 def _wait_until_up(page: Page, server: subprocess.Popen[bytes], log: Path) -> None:
