@@ -82,6 +82,8 @@ class CommitMarker(Record):
     attempt: int
     parallel: dict[str, int]
     """tensor, pipeline and data sizes at the save, and distributed_optimizer as 0 or 1."""
+    precision: str = ""
+    """bf16 or fp32: what the optimizer's state was kept for."""
     committed_at: float
     duration_s: float
 

@@ -28,7 +28,7 @@ def train_attempt(run: RunDir, attempt: AttemptDir) -> None:
     events = EventLog(attempt.events_path)
     faults = Faults(config.faults, attempt=attempt.number, rank=world.rank, events=events)
     datasets = open_datasets(run, manifest, config, world)
-    marker = empty_marker(config, manifest, attempt.number)
+    marker = empty_marker(config, manifest, attempt.number, world.precision)
     state = build_state(config, manifest.vocab_size, world)
     resumption = resume(run, state, marker, world)
     trainer = Trainer(config, run, world, state, datasets, marker, events, faults)
@@ -71,7 +71,9 @@ def build_state(config: RunConfig, vocab_size: int, world: World) -> TrainingSta
     return TrainingState(ddp, optimizer, build_schedule(optimizer, config.train))
 
 
-def empty_marker(config: RunConfig, manifest: DataManifest, attempt: int) -> CommitMarker:
+def empty_marker(
+    config: RunConfig, manifest: DataManifest, attempt: int, precision: str
+) -> CommitMarker:
     """The commit marker of this attempt's checkpoints, without what only a save can tell."""
     padded_vocab = padded_vocab_size(manifest.vocab_size)
     return CommitMarker(
@@ -84,6 +86,7 @@ def empty_marker(config: RunConfig, manifest: DataManifest, attempt: int) -> Com
         files={},
         attempt=attempt,
         parallel=parallel_sizes(config.parallel),
+        precision=precision,
         committed_at=0.0,
         duration_s=0.0,
     )

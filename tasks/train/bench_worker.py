@@ -21,6 +21,7 @@ from configs.files import write_json
 from configs.records import DataManifest, SplitRecord
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
+from configs.shapes import count_parameters
 from tasks.train import distributed
 from tasks.train.attempt import build_state, empty_marker, read_inputs
 from tasks.train.bench import RESULT_FILE, WARM_UP_STEPS
@@ -30,7 +31,6 @@ from tasks.train.faults import Faults
 from tasks.train.job import log_to
 from tasks.train.loop import Trainer, forward_step
 from tasks.train.mcore import IndexedDatasetBuilder, get_forward_backward_func
-from tasks.train.model import count_parameters
 from tasks.train.state import TrainingState
 
 _VOCAB_SIZE = 4096
@@ -47,7 +47,7 @@ def measure(run: RunDir, steps: int) -> dict[str, Any] | None:
     world = distributed.start(config)
     datasets = open_datasets(run, manifest, config, world)
     state = build_state(config, manifest.vocab_size, world)
-    marker = empty_marker(config, manifest, attempt.number)
+    marker = empty_marker(config, manifest, attempt.number, world.precision)
     events = EventLog(attempt.events_path)
     faults = Faults(config.faults, attempt=1, rank=world.rank, events=events)
     trainer = Trainer(config, run, world, state, datasets, marker, events, faults)

@@ -53,8 +53,8 @@ def resume(run: RunDir, state: TrainingState, expected: CommitMarker, world: Wor
         logger.warning("checkpoint %s was passed over: %s", name, reason)
     if found.checkpoint is None or found.marker is None:
         return found
-    _require_same_model(found.checkpoint.path, found.marker, expected)
-    _require_same_optimizer(found.checkpoint.path, found.marker, expected)
+    require_same_model(found.checkpoint.path, found.marker, expected)
+    require_same_optimizer(found.checkpoint.path, found.marker, expected)
     _load(found.checkpoint.path, state, same_layout=found.marker.parallel == expected.parallel)
     return Resumption(
         found.checkpoint, found.marker, found.skipped, load_time_s=time.monotonic() - started
@@ -132,7 +132,7 @@ def _candidates(run: RunDir) -> list[CheckpointDir]:
     return [run.checkpoint(step) for step in steps]
 
 
-def _require_same_model(folder: Path, marker: CommitMarker, expected: CommitMarker) -> None:
+def require_same_model(folder: Path, marker: CommitMarker, expected: CommitMarker) -> None:
     if marker.model_fingerprint == expected.model_fingerprint:
         return
     raise CheckpointError(
@@ -141,13 +141,19 @@ def _require_same_model(folder: Path, marker: CommitMarker, expected: CommitMark
     )
 
 
-def _require_same_optimizer(folder: Path, marker: CommitMarker, expected: CommitMarker) -> None:
-    saved = marker.parallel.get(DISTRIBUTED_OPTIMIZER)
-    if saved != expected.parallel[DISTRIBUTED_OPTIMIZER]:
-        raise CheckpointError(
-            f"{folder} was saved with parallel.distributed_optimizer = {bool(saved)}, and can be "
-            "resumed only with the same; the other parallel sizes may change"
-        )
+def require_same_optimizer(folder: Path, marker: CommitMarker, expected: CommitMarker) -> None:
+    """The optimizer's state is laid out by precision and by whether it is sharded over ranks."""
+    sharded = marker.parallel.get(DISTRIBUTED_OPTIMIZER, 0)
+    if sharded != expected.parallel[DISTRIBUTED_OPTIMIZER]:
+        setting = f"parallel.distributed_optimizer = {str(bool(sharded)).lower()}"
+    elif marker.precision != expected.precision:
+        setting = f"train.precision = {marker.precision}"
+    else:
+        return
+    raise CheckpointError(
+        f"{folder} was saved with {setting} and can be resumed only with the same; "
+        "the tensor, pipeline and data parallel sizes may change"
+    )
 
 
 def _differences(marker: CommitMarker, expected: CommitMarker) -> list[str]:

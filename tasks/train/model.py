@@ -18,7 +18,6 @@ import torch.nn.functional as F
 from configs.errors import ConfigError
 from configs.files import sha256_of_json
 from configs.schema import ModelConfig, RunConfig
-from configs.shapes import count_parameters as count_parameters
 from configs.shapes import padded_vocab_size
 from tasks.train.mcore import (
     GPTModel,

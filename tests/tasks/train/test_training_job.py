@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from training_jobs import STEPS, JobResult, run_training_job
@@ -12,7 +13,7 @@ from training_jobs import STEPS, JobResult, run_training_job
 from configs.errors import CheckpointError
 from configs.records import CheckpointEvent, EndEvent, FaultEvent, StartEvent
 from configs.rundir import COMMIT_MARKER_NAME, RunDir
-from tasks.train.checkpoint_load import check_contents, check_files
+from tasks.train.checkpoint_load import check_contents, check_files, require_same_optimizer
 
 pytestmark = pytest.mark.slow
 
@@ -218,6 +219,24 @@ def test_another_models_checkpoint_is_refused_by_what_differs(
     assert "CheckpointError" in refused.log(0)
     assert "model.ffn_hidden_size is 64 there and 96 here" in refused.log(0)
     assert run.checkpoint(8).marker() is not None, "nothing is removed"
+
+
+@pytest.mark.parametrize(
+    ("change", "setting"),
+    [
+        ({"precision": "bf16"}, r"train\.precision = fp32"),
+        ({"parallel": {"distributed_optimizer": 1}}, r"distributed_optimizer = false"),
+    ],
+)
+def test_an_optimizer_of_another_kind_is_refused(
+    uninterrupted: JobResult, change: dict[str, Any], setting: str
+) -> None:
+    checkpoint = run_of(uninterrupted).checkpoint(8)
+    marker = checkpoint.marker()
+    assert marker is not None
+    require_same_optimizer(checkpoint.path, marker, marker)
+    with pytest.raises(CheckpointError, match=setting):
+        require_same_optimizer(checkpoint.path, marker, marker.model_copy(update=change))
 
 
 def flip_a_byte(path: Path) -> None:
