@@ -142,4 +142,4 @@ def _what_failed(launcher: Launcher, handle: JobHandle, status: JobStatus) -> st
             file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
             lines += file.read().decode(errors="replace").splitlines()
     said = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    return f"{said} ({status.state}, see {handle.job_dir})"
+    return f"{said.removeprefix('error: ')} ({status.state}, see {handle.job_dir})"

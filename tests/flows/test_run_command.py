@@ -195,11 +195,11 @@ def test_stages_can_be_run_alone(tmp_path: Path) -> None:
     assert json.loads(prepared.stdout)["documents_read"] == 240
     trained = overland("pretrain", config, "train.steps=4", "--json")
     assert trained.returncode == 0, trained.stderr
-    tasks = "evaluate.tasks=[heldout_continuation]"
+    tasks = "evaluate.tasks=[heldout_perplexity]"
     scored = overland("run", config, "train.steps=4", "evaluate.enabled=true", tasks, "--json")
     assert scored.returncode == 0, scored.stderr
     assert {row["task"] for row in summary_of(scored.stdout)["evaluations"]} == {
-        "heldout_continuation"
+        "heldout_perplexity"
     }
     shown = overland("status", tmp_path / "run")
     assert shown.returncode == 0 and "4" in shown.stdout
