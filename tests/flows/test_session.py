@@ -15,7 +15,7 @@ from configs.files import file_lock
 from configs.load import load_config
 from configs.rundir import COMMIT_MARKER_NAME, RunDir
 from configs.schema import RunConfig
-from flows import pipeline, session
+from flows import locks, pipeline, session
 from flows.evaluate import Following, due_steps
 from tests.flows.helpers import tiny_config
 
@@ -42,14 +42,14 @@ def test_a_flow_that_comes_second_leaves_the_first_ones_directory(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both saw no directory, and the other was faster."""
-    hold = session._held
+    hold = session.held
 
     @contextmanager
     def hold_after_another(run: RunDir, stage: str) -> Iterator[None]:
         with file_lock(run.locks_dir / stage), hold(run, stage):
             yield
 
-    monkeypatch.setattr(session, "_held", hold_after_another)
+    monkeypatch.setattr(session, "held", hold_after_another)
     with pytest.raises(RunDirectoryError, match="in use"), session.open_run(config, "prepare"):
         pass
     assert (config.resolved_run_dir() / "locks" / "prepare").exists()
@@ -93,10 +93,10 @@ def test_the_newest_checkpoint_is_due_out_of_turn_only_when_no_other_will_come(
 
 def test_a_flow_that_trains_is_seen(config: RunConfig) -> None:
     run = RunDir(config.resolved_run_dir())
-    assert not session.is_training(run)
+    assert not locks.is_training(run)
     with session.open_run(config, "pretrain"):
-        assert session.is_training(run) and session.is_live(run)
-    assert not session.is_training(run)
+        assert locks.is_training(run) and locks.is_live(run)
+    assert not locks.is_training(run)
 
 
 class Interrupted:
