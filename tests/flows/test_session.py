@@ -42,7 +42,7 @@ def test_a_flow_that_comes_second_leaves_the_first_ones_directory(
     config: RunConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both saw no directory, and the other was faster."""
-    hold = session.held
+    hold = locks.held
 
     @contextmanager
     def hold_after_another(run: RunDir, stage: str) -> Iterator[None]:
