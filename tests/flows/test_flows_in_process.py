@@ -1,0 +1,99 @@
+"""Flows called from Python, under Prefect's test harness."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.testing.utilities import prefect_test_harness
+
+from configs.errors import ConfigError, InputError, RunDirectoryError
+from configs.load import load_config
+from configs.records import AttemptRecord
+from configs.rundir import RunDir, write_record
+from configs.schema import RunConfig
+from flows.evaluate import due_steps, evaluate
+from flows.locks import held, holds, is_live
+from flows.prepare import prepare
+from flows.pretrain import pretrain
+from flows.session import open_run
+from tests.flows.helpers import tiny_config
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", autouse=True)
+def harness() -> Iterator[None]:
+    with prefect_test_harness(server_startup_timeout=180):
+        yield
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    return load_config(tiny_config(tmp_path))
+
+
+def test_prepare_returns_the_manifest_and_does_not_work_twice(config: RunConfig) -> None:
+    first = prepare(config)
+    again = prepare(config)
+    assert first.documents_read == 240
+    assert again == first  # created_at too: it is the same file
+    assert not is_live(RunDir(config.resolved_run_dir()))
+
+
+def test_the_data_set_stays_once_training_has_begun(config: RunConfig, tmp_path: Path) -> None:
+    first = prepare(config)
+    run = RunDir(config.resolved_run_dir())
+    record = AttemptRecord(number=1, key="k", job_id="j", submitted_at=1.0)
+    write_record(run.attempt(1).record_path, record)
+    (tmp_path / "corpus.jsonl").unlink()
+    assert prepare(config) == first
+    run.manifest_path.unlink()
+    with pytest.raises(RunDirectoryError, match="has training attempts but no data set"):
+        prepare(config)
+
+
+def test_pretrain_without_data_says_what_to_run(config: RunConfig) -> None:
+    with pytest.raises(RunDirectoryError, match="overland prepare"):
+        pretrain(config)
+    assert not config.resolved_run_dir().exists()
+
+
+def test_evaluate_names_the_checkpoints_that_exist(config: RunConfig) -> None:
+    prepare(config)
+    with pytest.raises(InputError, match=r"no committed checkpoint of step 7: it has \[\]"):
+        evaluate(config.resolved_run_dir(), [7])
+    assert evaluate(config.resolved_run_dir()) == {}
+
+
+def test_evaluate_of_another_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is no run directory"):
+        evaluate(tmp_path)
+
+
+def test_an_inner_flow_finds_the_stage_held(config: RunConfig) -> None:
+    run = RunDir(config.resolved_run_dir())
+    with open_run(config, "prepare", "pretrain"):
+        assert holds(run, "prepare") and is_live(run)
+        with open_run(config, "prepare"):
+            pass
+        assert holds(run, "prepare")
+        # A stage that this process does not hold is another flow's affair.
+        with held(run, "evaluate"):
+            assert holds(run, "evaluate")
+    assert not is_live(run)
+
+
+def test_a_held_stage_is_refused_with_its_holder(config: RunConfig) -> None:
+    run = RunDir(config.resolved_run_dir())
+    with (
+        held(run, "pretrain"),
+        pytest.raises(RunDirectoryError, match="in use by a live run"),
+        held(run, "pretrain"),
+    ):
+        pass
+
+
+def test_without_checkpoints_nothing_is_due(config: RunConfig) -> None:
+    assert due_steps(config, RunDir(config.resolved_run_dir()), training_over=True) == []
