@@ -5,9 +5,9 @@ Each is JSON that a person can read. Times are Unix seconds, sizes bytes.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import BaseModel, ConfigDict
 
 
 class Record(BaseModel):
@@ -91,93 +91,6 @@ class CommitMarker(Record):
     def size_bytes(self) -> int:
         """Total size of the checkpoint's files."""
         return sum(file.size_bytes for file in self.files.values())
-
-
-# --- attempts/N/events.jsonl ----------------------------------------------------------------------
-
-
-class StartEvent(Record):
-    """The model is built and a checkpoint, if any, is loaded."""
-
-    event: Literal["start"] = "start"
-    time: float
-    step: int
-    """Last finished step: 0, or the loaded checkpoint's."""
-    checkpoint: str | None
-    """Folder name of the loaded checkpoint."""
-    skipped_checkpoints: dict[str, str] = {}
-    """Folder name -> why it was passed over."""
-    world_size: int
-    device: str
-    precision: str
-    num_parameters: int
-    padded_vocab_size: int
-    load_time_s: float = 0.0
-
-
-class StepEvent(Record):
-    """One optimizer step."""
-
-    event: Literal["step"] = "step"
-    time: float
-    step: int
-    loss: float
-    """Mean cross-entropy per token over the global batch, in nats."""
-    grad_norm: float
-    """Global norm before clipping."""
-    learning_rate: float
-    step_time_s: float
-    tokens_per_s: float
-    mfu: float | None = None
-    """Model FLOPs utilisation, where the device's peak is known."""
-
-
-class ValidationEvent(Record):
-    """Validation loss after a step."""
-
-    event: Literal["validation"] = "validation"
-    time: float
-    step: int
-    loss: float
-    duration_s: float
-
-
-class CheckpointEvent(Record):
-    """A save has ended: committed, or given up."""
-
-    event: Literal["checkpoint"] = "checkpoint"
-    time: float
-    step: int
-    outcome: Literal["committed", "failed"]
-    duration_s: float
-    """Time that training was held up."""
-    size_bytes: int = 0
-    error: str = ""
-
-
-class FaultEvent(Record):
-    """A configured fault is about to be injected."""
-
-    event: Literal["fault"] = "fault"
-    time: float
-    step: int
-    rank: int
-    kind: str
-
-
-class EndEvent(Record):
-    """The job ends by itself; its exit code follows."""
-
-    event: Literal["end"] = "end"
-    time: float
-    step: int
-
-
-Event = Annotated[
-    StartEvent | StepEvent | ValidationEvent | CheckpointEvent | FaultEvent | EndEvent,
-    Field(discriminator="event"),
-]
-event_adapter: TypeAdapter[Event] = TypeAdapter(Event)
 
 
 # --- attempts/N/{attempt,verdict,action}.json -----------------------------------------------------

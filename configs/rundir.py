@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from configs.events import Event, event_adapter
 from configs.files import read_json_lines, write_text
 from configs.records import (
     Action,
@@ -32,10 +33,8 @@ from configs.records import (
     DataManifest,
     EvaluationFailure,
     EvaluationScores,
-    Event,
     Record,
     Verdict,
-    event_adapter,
 )
 
 COMMIT_MARKER_NAME = "COMMITTED.json"

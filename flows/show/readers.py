@@ -13,18 +13,9 @@ from typing import Generic
 
 from pydantic import ValidationError
 
+from configs.events import Event, StartEvent, StepEvent, event_adapter
 from configs.files import read_json_lines
-from configs.records import (
-    Action,
-    AttemptRecord,
-    EvaluationFailure,
-    EvaluationScores,
-    Event,
-    StartEvent,
-    StepEvent,
-    Verdict,
-    event_adapter,
-)
+from configs.records import Action, AttemptRecord, EvaluationFailure, EvaluationScores, Verdict
 from configs.rundir import AttemptDir, EvaluationDir, RecordType, read_record
 
 _Signature = tuple[int, int, int]

@@ -12,14 +12,9 @@ from pathlib import Path
 from typing import Literal
 
 from configs.errors import ConfigError
+from configs.events import CheckpointEvent, FaultEvent
 from configs.load import load_config
-from configs.records import (
-    CheckpointEvent,
-    DataManifest,
-    EvaluationFailure,
-    EvaluationScores,
-    FaultEvent,
-)
+from configs.records import DataManifest, EvaluationFailure, EvaluationScores
 from configs.rundir import RunDir, step_of_folder
 from configs.schema import RunConfig
 from flows.show.readers import (

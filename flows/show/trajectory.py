@@ -7,7 +7,7 @@ import statistics
 from array import array
 from collections import deque
 
-from configs.records import (
+from configs.events import (
     CheckpointEvent,
     Event,
     FaultEvent,

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from configs.events import Event, event_adapter
 from configs.files import read_json_lines
-from configs.records import AttemptRecord, Event, event_adapter
+from configs.records import AttemptRecord
 from configs.rundir import AttemptDir
 from infra.track import points, spans
 from infra.track.cursor import AttemptCursor, attempt_signature

@@ -16,17 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from configs.records import (
-    Action,
-    AttemptRecord,
-    CheckpointEvent,
-    EvaluationScores,
-    Event,
-    Score,
-    StepEvent,
-    ValidationEvent,
-    Verdict,
-)
+from configs.events import CheckpointEvent, Event, StepEvent, ValidationEvent
+from configs.records import Action, AttemptRecord, EvaluationScores, Score, Verdict
 from infra.track.uris import strip_credentials
 
 MAX_VALUE_LENGTH = 6000

@@ -17,18 +17,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from configs.records import (
-    Action,
-    AttemptRecord,
+from configs.events import (
     CheckpointEvent,
-    EvaluationScores,
     Event,
     FaultEvent,
     StartEvent,
     StepEvent,
     ValidationEvent,
-    Verdict,
 )
+from configs.records import Action, AttemptRecord, EvaluationScores, Verdict
 
 MAX_SPANS = 500
 """Children of one root: the last ones, nearest to how it ended, are kept."""

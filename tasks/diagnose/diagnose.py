@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 
-from configs.records import AttemptRecord, CheckpointEvent, EndEvent, Event, Verdict
+from configs.events import CheckpointEvent, EndEvent, Event
+from configs.records import AttemptRecord, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.findings import Finding

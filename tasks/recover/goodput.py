@@ -22,14 +22,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from configs.records import (
-    CheckpointEvent,
-    Event,
-    Goodput,
-    StartEvent,
-    StepEvent,
-    ValidationEvent,
-)
+from configs.events import CheckpointEvent, Event, StartEvent, StepEvent, ValidationEvent
+from configs.records import Goodput
 from configs.rundir import AttemptDir, RunDir
 
 MAX_ABSENCE_S = 300.0

@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from configs.records import Action, ActionKind, CheckpointEvent, Verdict
+from configs.events import CheckpointEvent
+from configs.records import Action, ActionKind, Verdict
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RecoveryConfig
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import ValidationError
 
 from configs.errors import CheckpointError, ConfigError, CorpusError
-from configs.records import CheckpointEvent, CommitMarker, DataManifest
+from configs.events import CheckpointEvent
+from configs.records import CommitMarker, DataManifest
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
 from configs.shapes import count_parameters, padded_vocab_size

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from configs.events import Event
 from configs.files import append_json_line
-from configs.records import Event
 
 
 class EventLog:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from configs.errors import ConfigError
-from configs.records import FaultEvent
+from configs.events import FaultEvent
 from configs.schema import FaultConfig
 from tasks.train.events import EventLog
 

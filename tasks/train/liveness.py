@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from configs.records import CheckpointEvent, Event, StartEvent, StepEvent
+from configs.events import CheckpointEvent, Event, StartEvent, StepEvent
 from configs.schema import RunConfig
 
 

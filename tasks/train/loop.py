@@ -10,14 +10,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from configs.records import (
-    CheckpointEvent,
-    CommitMarker,
-    EndEvent,
-    StartEvent,
-    StepEvent,
-    ValidationEvent,
-)
+from configs.events import CheckpointEvent, EndEvent, StartEvent, StepEvent, ValidationEvent
+from configs.records import CommitMarker
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from tasks.train.checkpoint_load import Resumption

@@ -15,8 +15,9 @@ from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from configs.errors import LaunchError
+from configs.events import CheckpointEvent
 from configs.files import write_text
-from configs.records import AttemptRecord, CheckpointEvent
+from configs.records import AttemptRecord
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
 from infra.launch import make_launcher

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from configs.records import StepEvent, ValidationEvent
+from configs.events import StepEvent, ValidationEvent
 from configs.rundir import RunDir
 from tests.flows.helpers import overland, start_overland, tiny_config
 

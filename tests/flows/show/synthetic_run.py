@@ -6,24 +6,20 @@ from pathlib import Path
 
 import yaml
 
+from configs.events import CheckpointEvent, FaultEvent, StartEvent, StepEvent, ValidationEvent
 from configs.files import append_json_line
 from configs.records import (
     Action,
     AttemptRecord,
-    CheckpointEvent,
     CommitMarker,
     DataManifest,
     EvaluationFailure,
     EvaluationScores,
-    FaultEvent,
     FileRecord,
     Goodput,
     Record,
     Score,
     SplitRecord,
-    StartEvent,
-    StepEvent,
-    ValidationEvent,
     Verdict,
 )
 from configs.rundir import COMMIT_MARKER_NAME, RunDir, write_record

@@ -2,16 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from configs.records import (
-    AttemptRecord,
-    CheckpointEvent,
-    EndEvent,
-    EvaluationScores,
-    Score,
-    StepEvent,
-    ValidationEvent,
-    Verdict,
-)
+from configs.events import CheckpointEvent, EndEvent, StepEvent, ValidationEvent
+from configs.records import AttemptRecord, EvaluationScores, Score, Verdict
 from infra.track.points import (
     MAX_VALUE_LENGTH,
     Point,

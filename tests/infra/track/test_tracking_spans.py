@@ -4,7 +4,8 @@ from pathlib import Path
 
 from tracked_runs import START, RunWriter, run_writer
 
-from configs.records import AttemptRecord, CheckpointEvent, Event
+from configs.events import CheckpointEvent, Event
+from configs.records import AttemptRecord
 from infra.track.spans import MAX_SPANS, Span, attempt_span, evaluation_span
 
 

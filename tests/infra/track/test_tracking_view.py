@@ -15,7 +15,7 @@ from mlflow import MlflowClient
 from seen_in_mlflow import Mlflow
 from tracked_runs import START, RunWriter, loss_of
 
-from configs.records import StepEvent
+from configs.events import StepEvent
 from configs.rundir import RunDir
 from configs.schema import TrackingConfig
 from infra.track.cursor import Cursor, backlog, load_cursor, open_cursor

@@ -5,27 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from configs.events import (
+    CheckpointEvent,
+    EndEvent,
+    Event,
+    FaultEvent,
+    StartEvent,
+    StepEvent,
+    ValidationEvent,
+)
 from configs.files import append_json_line, write_json, write_text
 from configs.load import dump_config
 from configs.records import (
     Action,
     AttemptRecord,
-    CheckpointEvent,
     CommitMarker,
     DataManifest,
-    EndEvent,
     EvaluationFailure,
     EvaluationScores,
-    Event,
-    FaultEvent,
     FileRecord,
     Goodput,
     Score,
     SourceRecord,
     SplitRecord,
-    StartEvent,
-    StepEvent,
-    ValidationEvent,
     Verdict,
 )
 from configs.rundir import COMMIT_MARKER_NAME, RunDir, write_record

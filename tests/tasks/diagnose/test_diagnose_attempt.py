@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from configs.events import CheckpointEvent, EndEvent
 from configs.files import append_json_line
-from configs.records import CheckpointEvent, EndEvent
 from configs.rundir import AttemptDir
 from tasks.diagnose.diagnose import diagnose_attempt, diagnose_files
 from tests.tasks.diagnose.torchrun_jobs import failed_record

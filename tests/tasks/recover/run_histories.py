@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from configs.events import CheckpointEvent, EndEvent, Event, StartEvent, StepEvent, ValidationEvent
 from configs.files import append_json_line
-from configs.records import (
-    Action,
-    ActionKind,
-    AttemptRecord,
-    CheckpointEvent,
-    CommitMarker,
-    EndEvent,
-    Event,
-    StartEvent,
-    StepEvent,
-    ValidationEvent,
-    Verdict,
-)
+from configs.records import Action, ActionKind, AttemptRecord, CommitMarker, Verdict
 from configs.rundir import COMMIT_MARKER_NAME, AttemptDir, RunDir, write_record
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Event, Goodput
+from configs.events import Event
+from configs.records import Goodput
 from tasks.recover.goodput import MAX_ABSENCE_S, compute_goodput
 from tests.tasks.recover.run_histories import (
     action,

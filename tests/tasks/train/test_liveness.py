@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from configs.records import CheckpointEvent, StartEvent, StepEvent
+from configs.events import CheckpointEvent, StartEvent, StepEvent
 from configs.schema import CheckpointConfig, RecoveryConfig, RunConfig
 from tasks.train.liveness import Liveness
 

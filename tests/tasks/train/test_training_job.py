@@ -11,7 +11,7 @@ import pytest
 from training_jobs import STEPS, JobResult, run_training_job
 
 from configs.errors import CheckpointError
-from configs.records import CheckpointEvent, EndEvent, FaultEvent, StartEvent
+from configs.events import CheckpointEvent, EndEvent, FaultEvent, StartEvent
 from configs.rundir import COMMIT_MARKER_NAME, RunDir
 from tasks.train.checkpoint_load import check_contents, check_files, require_same_optimizer
 

@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from configs.events import StepEvent, ValidationEvent
 from configs.files import sha256_of_file
-from configs.records import SplitRecord, StepEvent, ValidationEvent
+from configs.records import SplitRecord
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
 
