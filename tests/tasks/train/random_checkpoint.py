@@ -42,7 +42,8 @@ def main(run_dir: str, config_json: str) -> None:
         torch.save(
             {"tokens": tokens + torch.tensor([[0], [1]]), "logits": logits}, run.path / "logits.pt"
         )
-    marker = empty_marker(config, manifest, attempt=1).model_copy(update={"step": STEP})
+    marker = empty_marker(config, manifest, attempt=1, precision=world.precision)
+    marker = marker.model_copy(update={"step": STEP})
     state = {"model": model_state(model), "step": STEP}
     outcome = Saver(world, timeout_s=60).save(run.checkpoint(STEP), state, marker, lambda _: None)
     assert not outcome.error, outcome.error
