@@ -3,6 +3,9 @@
 Each job has a supervisor process (:mod:`infra.launch.supervisor`) that goes on when the flow that
 submitted the job is killed. Everything about a job is in its job_dir (:mod:`infra.launch.record`);
 the launcher itself keeps nothing in memory.
+
+A run directory may be on a file system that several machines share. What runs can only be seen on
+its own machine, so a job that another one started is refused until it has ended.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,7 +25,7 @@ from configs.errors import LaunchError
 from configs.files import file_lock, write_json
 from infra.launch import torchrun
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
-from infra.launch.processes import end_processes, find_process, live_processes_of_job
+from infra.launch.processes import boot_id, end_processes, find_process, live_processes_of_job
 from infra.launch.record import (
     JobFiles,
     JobRecord,
@@ -44,6 +48,7 @@ class LocalLauncher:
         _check(spec)
         files = JobFiles(spec.job_dir.absolute())
         record = read_record(files) or _start(spec, files)
+        _check_node(files, record)
         if record.key != spec.key:
             raise LaunchError(
                 f"{files.job_dir} holds the job {record.key!r}; {spec.key!r} needs its own folder"
@@ -60,8 +65,9 @@ class LocalLauncher:
         """State as of now; ends what a dead supervisor has left behind."""
         files = JobFiles(handle.job_dir)
         record = _read(handle)
-        if not record.state.final and find_process(record.pid, record.create_time) is None:
-            record = _settle(files, record)
+        _check_node(files, record)
+        if not record.state.final and (reason := _why_gone(files, record)):
+            record = _settle(files, record, reason)
         return record.status()
 
     def cancel(self, handle: JobHandle, *, grace_s: float = 10.0) -> None:
@@ -71,7 +77,9 @@ class LocalLauncher:
         if record.state.final:
             return
         files = JobFiles(handle.job_dir)
-        _request_end(files, grace_s)
+        _check_node(files, record)
+        with suppress(OSError):  # The disk is full: then the signal alone must do.
+            write_json(files.cancel, {"grace_s": grace_s, "requested_at": time.time()})
         _signal_supervisor(record, signal.SIGTERM)
         if self._wait_for_end(handle, grace_s + _KILL_TIMEOUT_S):
             return
@@ -186,8 +194,31 @@ def _read(handle: JobHandle) -> JobRecord:
     return record
 
 
-def _settle(files: JobFiles, record: JobRecord) -> JobRecord:
-    """Record the end of a job whose supervisor has died, after ending what is left of it."""
+def _check_node(files: JobFiles, record: JobRecord) -> None:
+    """Refuse a job that may still run where this machine cannot see it."""
+    node = os.uname().nodename
+    if record.state.final or record.node == node or files.node_is_gone.exists():
+        return
+    raise LaunchError(
+        f"job {record.key!r} was started on {record.node} and may still run there, which {node} "
+        f"cannot see: go on from {record.node}; if that machine is gone for good, say so with "
+        f"`touch {files.node_is_gone}`"
+    )
+
+
+def _why_gone(files: JobFiles, record: JobRecord) -> str:
+    """Why nobody can see to the job's end any more; empty while its supervisor lives."""
+    if record.node != os.uname().nodename:
+        return f"{record.node} is gone for good, says {files.node_is_gone.name}"
+    if record.boot_id not in ("", boot_id()):
+        return "the machine was restarted"
+    if find_process(record.pid, record.create_time) is None:
+        return f"supervisor (pid {record.pid}) is gone without a record of the job's end"
+    return ""
+
+
+def _settle(files: JobFiles, record: JobRecord, reason: str) -> JobRecord:
+    """Record the end of a job whose supervisor is gone, after ending what is left of it."""
     with file_lock(files.lock, blocking=False) as locked:
         current = read_record(files) or record
         if not locked or current.state.final:
@@ -205,7 +236,7 @@ def _settle(files: JobFiles, record: JobRecord) -> JobRecord:
             current,
             state=JobState.CANCELLED if cancelled else JobState.NODE_FAIL,
             ended_at=time.time(),
-            reason=f"supervisor (pid {record.pid}) is gone without a record of the job's end",
+            reason=reason,
         )
         try:
             write_record(files, settled)
@@ -216,15 +247,8 @@ def _settle(files: JobFiles, record: JobRecord) -> JobRecord:
         return settled
 
 
-def _request_end(files: JobFiles, grace_s: float) -> None:
-    try:
-        write_json(files.cancel, {"grace_s": grace_s, "requested_at": time.time()})
-    except OSError as error:
-        raise LaunchError(f"{files.cancel} cannot be written to end the job: {error}") from error
-
-
 def _signal_supervisor(record: JobRecord, number: signal.Signals) -> None:
-    """Only speeds it up: the supervisor also looks for the request by itself."""
+    """Speeds it up: the supervisor also looks for the request by itself, where it could be written."""
     process = find_process(record.pid, record.create_time)
     if process is not None:
         try:

@@ -12,6 +12,7 @@ import ctypes
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 
@@ -29,6 +30,11 @@ def become_subreaper() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def boot_id() -> str:
+    """Names this boot of this machine; another after each restart."""
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def find_process(pid: int, create_time: float) -> psutil.Process | None:

@@ -3,6 +3,7 @@
     job.lock      locked by the job's supervisor as long as it lives
     job.json      who runs it and how it stands; written whole, first before the program starts
     cancel.json   a request to end the job; stays as the mark that it was made
+    node-is-gone  made by a person: the job's node, another than the reader's, will not come back
     launcher.log  output of the supervisor and of the program
     rendezvous, torchrun/    torchrun's, for a distributed job
 
@@ -41,6 +42,10 @@ class JobFiles:
         return self.job_dir / "cancel.json"
 
     @property
+    def node_is_gone(self) -> Path:
+        return self.job_dir / "node-is-gone"
+
+    @property
     def log(self) -> Path:
         return self.job_dir / "launcher.log"
 
@@ -60,6 +65,8 @@ class JobRecord:
     create_time: float
     """When the process `pid` was created: another process with this number has another time."""
     started_at: float
+    boot_id: str = ""
+    """The kernel's, of the boot in which the job was started: no process outlives a restart."""
     state: JobState = JobState.RUNNING
     exit_code: int | None = None
     signal: int | None = None

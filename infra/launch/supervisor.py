@@ -29,6 +29,7 @@ from infra.launch.processes import (
     JOB_ID_VARIABLE,
     JOB_KEY_VARIABLE,
     become_subreaper,
+    boot_id,
     end_processes,
     live_descendants,
 )
@@ -146,6 +147,7 @@ def begin(order: Order) -> JobRecord:
         pid=os.getpid(),
         create_time=psutil.Process().create_time(),
         started_at=time.time(),
+        boot_id=boot_id(),
     )
     write_record(order.files, record)
     return record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import signal
@@ -77,6 +78,19 @@ def test_cancel_works_when_the_supervisor_is_stopped(
     assert [pid for pid in pids if is_running(pid)] == []
 
 
+def test_cancel_needs_no_room_on_the_disk(
+    launcher: LocalLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    handle, pids = start_pair(launcher, tmp_path)
+    monkeypatch.setattr("infra.launch.local.write_json", full)
+    launcher.cancel(handle)
+    assert launcher.poll(handle).state is JobState.CANCELLED
+    assert [pid for pid in pids if is_running(pid)] == []
+
+
 def test_terminated_supervisor_ends_its_job(launcher: LocalLauncher, tmp_path: Path) -> None:
     handle, pids = start_pair(launcher, tmp_path)
     supervisor_of(handle).terminate()
@@ -101,6 +115,64 @@ def test_reused_process_number_is_noticed(launcher: LocalLauncher, tmp_path: Pat
         assert launcher.poll(handle).state is JobState.NODE_FAIL
         assert stranger.poll() is None
         stranger.kill()
+
+
+def forge(handle: JobHandle, **changes: object) -> None:
+    (handle.job_dir / "job.json").write_text(json.dumps(read_job(handle) | changes))
+
+
+def test_a_job_of_before_the_restart_is_gone_whatever_has_its_number(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    handle = launcher.submit(python_job(tmp_path / "job", ""))
+    wait_for_end(launcher, handle)
+    me = {"pid": os.getpid(), "create_time": psutil.Process().create_time()}
+    forge(handle, state="RUNNING", ended_at=None, exit_code=None, **me)
+    assert launcher.poll(handle).state is JobState.RUNNING
+    forge(handle, boot_id="another")
+    status = launcher.poll(handle)
+    assert (status.state, status.reason) == (JobState.NODE_FAIL, "the machine was restarted")
+    assert read_job(handle)["state"] == "NODE_FAIL"
+
+
+def test_a_job_of_another_machine_is_left_alone_until_that_is_said_to_be_gone(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """The run directory is shared; the other machine's processes and its locks cannot be seen."""
+    handle, pids = start_pair(launcher, tmp_path)
+    supervisor = supervisor_of(handle)
+    record = read_job(handle)
+    forge(handle, node="elsewhere", pid=1, create_time=0.0)
+    spec = python_job(tmp_path / "job", PAIR)
+    for refused in (
+        lambda: launcher.poll(handle),
+        lambda: launcher.cancel(handle),
+        lambda: launcher.submit(spec),
+    ):
+        with pytest.raises(LaunchError, match=r"was started on elsewhere and may still run there"):
+            refused()
+    assert all(is_running(pid) for pid in pids)
+    assert not (handle.job_dir / "cancel.json").exists()
+
+    supervisor.kill()  # Here, it stands for the other machine.
+    wait_until(lambda: not is_running(supervisor.pid), "the supervisor to end")
+    (handle.job_dir / "node-is-gone").touch()
+    status = launcher.poll(handle)
+    assert status.state is JobState.NODE_FAIL
+    assert status.reason == "elsewhere is gone for good, says node-is-gone"
+    assert status.nodes == ("elsewhere",)
+    assert record["node"] == os.uname().nodename
+
+
+def test_a_job_of_another_machine_that_has_ended_is_as_good_as_any(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    handle = launcher.submit(python_job(tmp_path / "job", ""))
+    wait_for_end(launcher, handle)
+    forge(handle, node="elsewhere", boot_id="another")
+    assert launcher.poll(handle).state is JobState.COMPLETED
+    assert launcher.submit(python_job(tmp_path / "job", "")) == handle
+    launcher.cancel(handle)
 
 
 def test_low_priority(launcher: LocalLauncher, tmp_path: Path) -> None:
