@@ -121,7 +121,7 @@ class Verdict(Record):
     action: ActionKind
     confidence: float
     method: str
-    """What decided: the rule's name, or monitor, launcher."""
+    """What decided: the rule's name, monitor, launcher, or diagnosis_failed."""
     evidence: list[str] = []
     mitigation: str = ""
     """Advice in at most two sentences."""

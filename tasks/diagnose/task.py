@@ -8,26 +8,45 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from configs.errors import OverlandError
-from configs.records import Verdict
+from configs.records import AttemptRecord, Verdict
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
 from tasks.diagnose.diagnose import diagnose_attempt
+from tasks.diagnose.verdicts import make_verdict
 
 
 @task(name="diagnose-attempt", cache_policy=NO_CACHE)
 def diagnose(config: RunConfig, number: int) -> Verdict:
-    """Read the ended attempt's logs and write its verdict; keeps one that is there already."""
+    """Read the ended attempt's logs and write its verdict; keeps one that is there already.
+
+    When the diagnosis itself fails, the verdict is Unknown and says so: the run goes by that.
+    """
     attempt = RunDir(config.resolved_run_dir()).attempt(number)
     verdict = attempt.verdict()
     if verdict is None:
         record = attempt.record()
         if record is None or record.outcome is None:
             raise OverlandError(f"attempt {number} has not ended: there is nothing to diagnose")
-        verdict = diagnose_attempt(attempt, record)
+        verdict = _diagnose(attempt, record)
         write_record(attempt.verdict_path, verdict)
         _show(attempt, verdict)
     get_run_logger().info("attempt %d: %s", number, verdict.failure_class)
     return verdict
+
+
+def _diagnose(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
+    """The verdict. Raised here, an error would end the run now and again at each of its starts."""
+    try:
+        return diagnose_attempt(attempt, record)
+    except Exception as error:
+        get_run_logger().exception("the diagnosis of attempt %d failed", attempt.number)
+        return make_verdict(
+            "Unknown",
+            method="diagnosis_failed",
+            confidence=0.0,
+            evidence=[f"diagnosis: {type(error).__name__}: {error}"],
+            mitigation="The diagnosis itself failed, which is a bug: report it, with the logs.",
+        )
 
 
 def _show(attempt: AttemptDir, verdict: Verdict) -> None:
