@@ -36,7 +36,12 @@ from configs.rundir import RunDir
 from configs.schema import TrackingConfig
 from infra.track.cursor import Cursor, fresh_cursor, load_cursor, open_cursor
 from infra.track.errors import TrackingRefusedError
-from infra.track.protocol import CONFIG_VARIABLE, FINISH_WORD, FLOW_RUN_VARIABLE
+from infra.track.protocol import (
+    CONFIG_VARIABLE,
+    EXIT_TOLD_BY_ANOTHER,
+    FINISH_WORD,
+    FLOW_RUN_VARIABLE,
+)
 from infra.track.uris import artifact_location, resolve_tracking_uri, strip_credentials
 
 if TYPE_CHECKING:
@@ -197,7 +202,7 @@ class _Follower:
         with self._lock() as held:
             if not held:
                 _log.info("another flow's follower tells MLflow about this run")
-                return EXIT_RUN_FAILED
+                return EXIT_TOLD_BY_ANOTHER
             while True:
                 over = self._flow.over
                 told = self._tell(last=over)

@@ -6,20 +6,31 @@ Nothing here imports MLflow or talks to a tracking server, so nothing here waits
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from configs.errors import TrackingError
+from configs.errors import EXIT_OK, TrackingError
 from configs.rundir import RunDir
 from configs.schema import TrackingConfig
 from infra.track.cursor import backlog, load_cursor
-from infra.track.protocol import CONFIG_VARIABLE, FINISH_WORD, FLOW_RUN_VARIABLE
+from infra.track.protocol import (
+    CONFIG_VARIABLE,
+    EXIT_TOLD_BY_ANOTHER,
+    FINISH_WORD,
+    FLOW_RUN_VARIABLE,
+)
 
 LOG_NAME = "follow.log"
+_LOOK_INTERVAL_S = 1.0
+_MAX_BACKOFF_S = 60.0
+
+_log = logging.getLogger("infra.track")
 
 
 @dataclass(frozen=True)
@@ -57,12 +68,15 @@ def tracking_state(run: RunDir) -> TrackingState | None:
 
 
 class Follower:
-    """A follower process of this flow."""
+    """A follower process of this flow; one that dies before it is asked to finish is started again."""
 
     def __init__(self, run: RunDir, environment: Mapping[str, str]) -> None:
         self._run = run
         self._environment = environment
         self._process = self._start()
+        self._finishing = threading.Event()
+        self._keeper = threading.Thread(target=self._keep, name="overland-follower", daemon=True)
+        self._keeper.start()
 
     @property
     def pid(self) -> int:
@@ -80,22 +94,42 @@ class Follower:
                 start_new_session=True,  # Ctrl-C is for the flow, which then finishes its follower.
             )
 
+    def _keep(self) -> None:
+        """Until the end, start a new follower when one has died; each time wait longer before."""
+        pause_s = _LOOK_INTERVAL_S
+        while not self._finishing.wait(pause_s):
+            if self._process.poll() is None:
+                continue
+            _log.warning(
+                "the follower has ended with code %s and is started again",
+                self._process.returncode,
+            )
+            pause_s = min(2.0 * pause_s, _MAX_BACKOFF_S)
+            self._hang_up()
+            try:
+                self._process = self._start()
+            except OSError:
+                _log.warning("the follower cannot be started", exc_info=True)
+
     def finish(self, timeout_s: float) -> bool:
-        """Have the rest told, and end the follower; whether everything is told.
+        """Have the rest told, and end the follower; whether everything is told, or another flow's
+        follower sees to that.
 
         After `timeout_s` it is killed: what is missing is told by the next follower, or `catch_up`.
         One that somebody else killed is started once more.
         """
+        self._finishing.set()
+        self._keeper.join()
         deadline = time.monotonic() + timeout_s
         code = self._ask_to_finish(deadline)
         if code is not None and code < 0:
             self._process = self._start()
             code = self._ask_to_finish(deadline)
-        return code == 0
+        return code in (EXIT_OK, EXIT_TOLD_BY_ANOTHER)
 
     def _ask_to_finish(self, deadline: float) -> int | None:
         """The follower's exit code; None when it had to be killed at the deadline."""
-        self._say(FINISH_WORD + b"\n")
+        self._hang_up(FINISH_WORD + b"\n")
         try:
             return self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
@@ -104,12 +138,12 @@ class Follower:
             self._process.kill()
             self._process.wait()
 
-    def _say(self, word: bytes) -> None:
+    def _hang_up(self, last_word: bytes = b"") -> None:
         pipe = self._process.stdin
         if pipe is None or pipe.closed:
             return
         with contextlib.suppress(BrokenPipeError):  # It has just died: its exit code tells.
-            pipe.write(word)
+            pipe.write(last_word)
             pipe.flush()
         with contextlib.suppress(BrokenPipeError):
             pipe.close()

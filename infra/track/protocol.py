@@ -1,4 +1,4 @@
-"""What a flow and its follower agree on: environment, and the word on the follower's stdin."""
+"""What a flow and its follower agree on: environment, the word on its stdin, its exit code."""
 
 from __future__ import annotations
 
@@ -6,3 +6,5 @@ CONFIG_VARIABLE = "OVERLAND_TRACKING_CONFIG"
 """TrackingConfig as JSON: a URI may hold a password, and arguments show in `ps`."""
 FLOW_RUN_VARIABLE = "OVERLAND_PREFECT_FLOW_RUN_ID"
 FINISH_WORD = b"finish"
+EXIT_TOLD_BY_ANOTHER = 3
+"""Another flow's follower was at work to the end: it tells MLflow what this one would have."""

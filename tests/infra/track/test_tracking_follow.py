@@ -129,6 +129,32 @@ def test_a_follower_killed_in_the_middle_leaves_nothing_out_and_nothing_twice(
     assert len(runs) == 7
 
 
+def test_a_follower_that_is_killed_is_started_again_while_the_run_goes_on(
+    writer: RunWriter,
+) -> None:
+    writer.begin()
+    with stopped_at_the_end(start_follower(writer.run, writer.tracking)) as follower:
+        first = follower.pid
+        os.kill(first, signal.SIGKILL)
+        writer.small()
+        wait_for(writer, lambda state: state.mlflow_run_id and not state.pending_events)
+        assert follower.pid != first
+
+
+def test_beside_another_flows_follower_nothing_is_missing(writer: RunWriter) -> None:
+    """`overland evaluate` beside a live run: what it found out, the run's own follower tells."""
+    writer.begin()
+    with stopped_at_the_end(start_follower(writer.run, writer.tracking)) as of_the_run:
+        wait_for(writer, lambda state: state.mlflow_run_id)
+        begun = time.monotonic()
+        assert start_follower(writer.run, writer.tracking).finish(LIMIT_S)
+        assert time.monotonic() - begun < LIMIT_S / 2
+        writer.small()
+        assert of_the_run.finish(LIMIT_S)
+    state = tracking_state(writer.run)
+    assert state is not None and state.complete
+
+
 def test_a_server_that_comes_up_late_is_told_everything_once(runs: Path) -> None:
     port = free_port()
     config = TrackingConfig(uri=f"http://me:s3cret@127.0.0.1:{port}")
