@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import uuid
@@ -74,10 +75,24 @@ def sha256_of_json(value: Any) -> str:
 
 
 def append_json_line(path: Path, value: Any) -> None:
-    """Append one JSON line with a single write, so that concurrent readers never see half of it."""
-    line = json.dumps(value, ensure_ascii=False) + "\n"
-    with open(path, "ab", buffering=0) as file:
-        file.write(line.encode())
+    """Append one JSON line with a single write, so that concurrent readers never see half of it.
+
+    Raises OSError when it cannot be written in full. What a full disk (or a crash) has left of a
+    line is ended before the next one begins, which so costs no other line.
+    """
+    line = json.dumps(value, ensure_ascii=False).encode() + b"\n"
+    with open(path, "a+b", buffering=0) as file:
+        if _ends_within_a_line(file):
+            line = b"\n" + line
+        while line:  # a second time only to learn why the first write took a part of it
+            line = line[file.write(line) :]
+
+
+def _ends_within_a_line(file: io.FileIO) -> bool:
+    if file.seek(0, os.SEEK_END) == 0:
+        return False
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) != b"\n"
 
 
 def read_json_lines(path: Path, offset_bytes: int = 0) -> Iterator[tuple[dict[str, Any], int]]:
@@ -119,3 +134,18 @@ def file_lock(path: Path, *, blocking: bool = True) -> Iterator[bool]:
         yield True
     finally:
         os.close(descriptor)
+
+
+def is_locked(path: Path) -> bool:
+    """Whether somebody holds the lock on `path` now. Needs to read the file only, and creates nothing."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

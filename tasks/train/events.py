@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from configs.events import Event
 from configs.files import append_json_line
+
+logger = logging.getLogger(__name__)
 
 
 class EventLog:
@@ -15,5 +18,12 @@ class EventLog:
         self._path = path
 
     def append(self, event: Event) -> None:
-        """Add one event; a reader sees it at once, as a whole line."""
-        append_json_line(self._path, event.model_dump())
+        """Add one event; a reader sees it at once, as a whole line.
+
+        One that cannot be written (disk full) is dropped: training goes on without it.
+        """
+        try:
+            append_json_line(self._path, event.model_dump())
+        except OSError as error:
+            # A warning, for diagnosis to know it as dealt with.
+            logger.warning("the event %r was dropped: %s", event.event, error)

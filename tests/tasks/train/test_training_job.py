@@ -90,6 +90,14 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(uninterrupted: JobResu
     assert "No space left on device" in uninterrupted.log(1)
 
 
+def test_training_goes_on_when_no_event_can_be_written(new_run: NewRun) -> None:
+    run, train = new_run(), {"steps": 2, "warmup_steps": 1}
+    job = run_training_job(run, 1, {"train": train}, events_to=Path("/dev/full"))
+    assert job.exit_code == 0, job.explain()
+    assert [c.step for c in run.committed_checkpoints()] == [2]
+    assert "the event 'step' was dropped: [Errno 28] No space left on device" in job.log(0)
+
+
 def test_the_marker_describes_the_checkpoint(uninterrupted: JobResult) -> None:
     checkpoint = run_of(uninterrupted).checkpoint(6)
     marker = checkpoint.marker()

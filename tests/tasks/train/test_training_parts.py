@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from configs.errors import CheckpointError, ConfigError
+from configs.events import EndEvent
+from configs.files import read_json_lines
 from configs.schema import FaultConfig, ModelConfig, TrainConfig
 from configs.shapes import count_parameters, padded_vocab_size
 from tasks.train.checkpoint_save import within_time_limit
@@ -149,6 +151,19 @@ def test_faults_strike_only_their_rank_attempt_and_step(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="injected fault"):
         struck.before_step(3)
     assert '"kind": "exception"' in (tmp_path / "events.jsonl").read_text()
+
+
+def test_an_event_that_a_full_disk_refuses_is_dropped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "events.jsonl"
+    events = EventLog(path)
+    path.symlink_to("/dev/full")
+    events.append(EndEvent(time=1.0, step=1))
+    assert "the event 'end' was dropped: [Errno 28] No space left on device" in caplog.text
+    path.unlink()  # Somebody has made room.
+    events.append(EndEvent(time=2.0, step=2))
+    assert [value["step"] for value, _ in read_json_lines(path)] == [2]
 
 
 @pytest.mark.parametrize(

@@ -112,11 +112,15 @@ def make_config(overrides: Overrides) -> RunConfig:
     return RunConfig.model_validate(sections)
 
 
-def run_training_job(run: RunDir, number: int, overrides: Overrides) -> JobResult:
-    """Run one attempt under torchrun, as a launcher does."""
+def run_training_job(
+    run: RunDir, number: int, overrides: Overrides, *, events_to: Path | None = None
+) -> JobResult:
+    """Run one attempt under torchrun, as a launcher does; its events may go elsewhere."""
     config = make_config(overrides)
     attempt = run.attempt(number)
     attempt.path.mkdir(parents=True)
+    if events_to is not None:
+        attempt.events_path.symlink_to(events_to)
     attempt.config_path.write_text(config.model_dump_json())
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
