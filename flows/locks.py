@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from configs.errors import RunDirectoryError
-from configs.files import file_lock
+from configs.files import file_lock, is_locked
 from configs.rundir import RunDir
 
 _held_here: set[tuple[Path, str]] = set()
@@ -30,26 +30,20 @@ def holds(run: RunDir, stage: str) -> bool:
 
 def is_live(run: RunDir) -> bool:
     """Whether any flow holds a stage of the run directory now."""
-    return any(_is_held(path) for path in run.locks_dir.glob("*"))
+    return any(is_locked(path) for path in run.locks_dir.glob("*"))
 
 
 def is_training(run: RunDir) -> bool:
     """Whether any flow sees to the training of the run directory now."""
-    path = run.locks_dir / "pretrain"
-    return path.exists() and _is_held(path)
+    return is_locked(run.locks_dir / "pretrain")
 
 
 def check_free(run: RunDir, *stages: str) -> None:
     """Raise RunDirectoryError when a live flow holds one of the stages. Takes nothing."""
     for stage in stages:
         path = run.locks_dir / stage
-        if path.exists() and _is_held(path):
+        if is_locked(path):
             raise _in_use(run, path)
-
-
-def _is_held(path: Path) -> bool:
-    with file_lock(path, blocking=False) as free:
-        return not free
 
 
 @contextmanager

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -97,6 +100,41 @@ def test_a_flow_that_trains_is_seen(config: RunConfig) -> None:
     with session.open_run(config, "pretrain"):
         assert locks.is_training(run) and locks.is_live(run)
     assert not locks.is_training(run)
+
+
+def test_a_colleague_who_may_only_read_sees_that_a_run_is_live() -> None:
+    folder = Path(tempfile.mkdtemp())  # Nobody else may enter pytest's.
+    run = RunDir(folder)
+    try:
+        with locks.held(run, "pretrain"):
+            (run.locks_dir / "pretrain").chmod(0o444)
+            for path in (run.locks_dir, folder):
+                path.chmod(0o555)
+            with as_nobody():
+                assert locks.is_live(run) and locks.is_training(run)
+                with pytest.raises(RunDirectoryError, match="in use"):
+                    locks.check_free(run, "pretrain")
+                locks.check_free(run, "evaluate")
+        with as_nobody():
+            assert not locks.is_live(run)
+            assert [path.name for path in run.locks_dir.iterdir()] == ["pretrain"]
+    finally:
+        for path in (folder, run.locks_dir):
+            path.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Root may write everywhere: be nobody for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 class Interrupted:
