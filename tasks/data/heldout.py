@@ -1,7 +1,7 @@
 """Held-out evaluation documents, made of the validation split only.
 
     FOLDER/perplexity.jsonl      {"text"}
-    FOLDER/cloze.jsonl           {"context", "target"}              the last word of a passage
+    FOLDER/cloze.jsonl           {"context", "target"}              the next word of a passage
     FOLDER/continuation.jsonl    {"context", "choices", "answer"}   which of 4 sentences comes next
     FOLDER/copy.jsonl            {"context", "target"}              the last word of a repeated phrase
 
@@ -45,12 +45,11 @@ COPY_ANSWER_TOKENS = 8
 _POOL_DOCUMENTS = 2_000
 _DOCUMENT_CHARACTERS = 2_000
 _MIN_SENTENCE_WORDS = 4
-_MIN_TARGET_CHARACTERS = 4
+_MIN_CLOZE_WORDS = 12
 _MIN_PHRASE_WORDS = 5
 _MAX_PHRASE_WORDS = 10
 # After closing punctuation that follows two word characters (not an initial), before no lower case.
 _SENTENCE_END = re.compile(r"(?<=[\w)\]\"'][\w)\]\"'])[.!?]+[\"')\]]*\s+(?![a-z])")
-_LAST_WORD = re.compile(r"(?<= )([^\W\d_]+)[.!?\"')\]]*$")
 
 Item = dict[str, Any]
 CountTokens = Callable[[str], int]
@@ -119,23 +118,22 @@ def _sentences(line: str) -> Iterator[str]:
 def _cloze_items(passages: _Passages) -> Iterator[Item]:
     """At most one item a document."""
     for paragraphs in passages.documents:
-        candidates = (item for p in paragraphs for item in _cloze_candidates(p, passages))
-        yield from islice(candidates, 1)
+        items = (_cloze_item(" ".join(sentences), passages) for sentences in paragraphs)
+        yield from islice((item for item in items if item), 1)
 
 
-def _cloze_candidates(sentences: list[str], passages: _Passages) -> Iterator[Item]:
-    for end in range(1, len(sentences)):
-        for start in range(end):
-            passage = " ".join(sentences[start : end + 1])
-            match = _LAST_WORD.search(passage)
-            if match is None or len(match[1]) < _MIN_TARGET_CHARACTERS:
-                break
-            context, target = passage[: match.start(1)].rstrip(), match[1]
-            if not re.search(rf"\b{re.escape(target)}\b", context):
-                break
-            if passages.count_tokens(f"{context} {target}") <= passages.max_tokens:
-                yield {"context": context, "target": f" {target}"}
-                break
+def _cloze_item(paragraph: str, passages: _Passages) -> Item | None:
+    """The paragraph up to its first word, after enough others, that has stood there before.
+
+    Such words are common ones more often than not: a small model too has something to learn.
+    """
+    words = paragraph.split(" ")
+    for end in range(_MIN_CLOZE_WORDS, len(words)):
+        if words[end].isalpha() and words[end] in words[:end]:
+            context, target = " ".join(words[:end]), f" {words[end]}"
+            fits = passages.count_tokens(context + target) <= passages.max_tokens
+            return {"context": context, "target": target} if fits else None
+    return None
 
 
 def _continuation_items(passages: _Passages, seed: int) -> list[Item]:
