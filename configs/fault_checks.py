@@ -1,4 +1,8 @@
-"""Checks of the `faults:` section: each fault can really strike."""
+"""Checks of the `faults:` section, each fault can really strike; and the exceptions that it may name.
+
+Nothing is imported here. Names below torch are taken as they are, until the training job, which has
+imported it, gives its torch.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,11 @@ import builtins
 import signal
 from collections.abc import Iterator
 from difflib import get_close_matches
+from operator import attrgetter
+from types import ModuleType
+from typing import TypeGuard
 
+from configs.errors import ConfigError
 from configs.schema import FaultConfig, RunConfig
 
 
@@ -29,12 +37,33 @@ def _check_fault(config: RunConfig, fault: FaultConfig) -> Iterator[str]:
             f"attempt ({fault.attempt}) can never come: recovery.max_restarts "
             f"({config.recovery.max_restarts}) allows {attempts} attempts"
         )
+    yield from check_names(fault)
+    if fault.kind == "full_disk":
+        yield from _check_save_step(config, fault.step)
+
+
+def check_names(fault: FaultConfig, torch: ModuleType | None = None) -> Iterator[str]:
+    """A sentence for a signal or an exception that does not exist."""
     if fault.kind == "kill":
         yield from _check_signal(fault.signal)
-    elif fault.kind == "exception":
-        yield from _check_exception(fault.exception)
-    elif fault.kind == "full_disk":
-        yield from _check_save_step(config, fault.step)
+    elif fault.kind == "exception" and not (torch is None and _is_below_torch(fault.exception)):
+        try:
+            exception_type(fault.exception, torch)
+        except ConfigError as error:
+            yield str(error)
+
+
+def exception_type(name: str, torch: ModuleType | None) -> type[Exception]:
+    """The built-in exception called `name`, or torch's; ConfigError when it cannot be raised with a
+    message."""
+    found = _below(torch, name) if _is_below_torch(name) else vars(builtins).get(name)
+    if _takes_a_message(found):
+        return found
+    known = [n for n, value in vars(builtins).items() if _takes_a_message(value)]
+    raise ConfigError(
+        f"exception ({name!r}) must be a built-in exception that takes a message, like "
+        f"{_close(name, known, 'RuntimeError')}, or one of torch, like torch.OutOfMemoryError"
+    )
 
 
 def _check_save_step(config: RunConfig, step: int) -> Iterator[str]:
@@ -59,20 +88,19 @@ def _check_signal(name: str) -> Iterator[str]:
         )
 
 
-def _check_exception(name: str) -> Iterator[str]:
-    """Nothing is imported here: names below torch are taken as they are."""
-    parts = name.split(".")
-    if parts[0] == "torch" and len(parts) > 1 and all(part.isidentifier() for part in parts):
-        return
-    known = [n for n, value in vars(builtins).items() if _takes_a_message(value)]
-    if name not in known:
-        yield (
-            f"exception ({name!r}) must be a built-in exception that takes a message, like "
-            f"{_close(name, known, 'RuntimeError')}, or one of torch, like torch.OutOfMemoryError"
-        )
+def _is_below_torch(name: str) -> bool:
+    first, *parts = name.split(".")
+    return first == "torch" and bool(parts) and all(part.isidentifier() for part in parts)
 
 
-def _takes_a_message(value: object) -> bool:
+def _below(torch: ModuleType | None, name: str) -> object:
+    try:
+        return attrgetter(name.removeprefix("torch."))(torch)
+    except AttributeError:
+        return None
+
+
+def _takes_a_message(value: object) -> TypeGuard[type[Exception]]:
     if not (isinstance(value, type) and issubclass(value, Exception)):
         return False
     try:

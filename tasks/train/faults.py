@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
-import importlib
 import logging
 import os
 import signal
@@ -11,8 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
 from configs.errors import ConfigError
 from configs.events import FaultEvent
+from configs.fault_checks import check_names, exception_type
 from configs.schema import FaultConfig
 from tasks.train.events import EventLog
 
@@ -27,8 +28,9 @@ class Faults:
     ) -> None:
         self._faults = [fault for fault in faults if (fault.attempt, fault.rank) == (attempt, rank)]
         self._events = events
-        for fault in self._faults:
-            _check(fault)
+        # Now that torch is there: what the flow's check had to take as it is.
+        if problems := [text for fault in self._faults for text in check_names(fault, torch)]:
+            raise ConfigError(f"faults: {problems[0]}")
 
     def before_step(self, step: int) -> None:
         """Strike just before the step runs: kill, raise or hang."""
@@ -55,29 +57,6 @@ def _strike(fault: FaultConfig) -> None:
     if fault.kind == "kill":
         os.kill(os.getpid(), signal.Signals[fault.signal])
     if fault.kind == "exception":
-        raise exception_type(fault.exception)(fault.message)
+        raise exception_type(fault.exception, torch)(fault.message)
     while True:  # a hang, or the moment until the signal ends the process
         time.sleep(60)
-
-
-def exception_type(name: str) -> type[Exception]:
-    """The exception that `name` (a built-in's name, or module.Name) stands for."""
-    module_name, _, attribute = name.rpartition(".")
-    try:
-        module = importlib.import_module(module_name) if module_name else builtins
-        found = getattr(module, attribute)
-    except (ImportError, AttributeError):
-        found = None
-    if isinstance(found, type) and issubclass(found, Exception):
-        return found
-    raise ConfigError(
-        f"faults: {name!r} is no exception; give a built-in like RuntimeError, or module.Name"
-    )
-
-
-def _check(fault: FaultConfig) -> None:
-    """Refuse a fault that could not strike, at the start rather than at its step."""
-    if fault.kind == "exception":
-        exception_type(fault.exception)
-    if fault.kind == "kill" and fault.signal not in signal.Signals.__members__:
-        raise ConfigError(f"faults: {fault.signal!r} is no signal; give a name like SIGKILL")
