@@ -76,6 +76,10 @@ def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
         yield batch
 
 
+EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+"""Opens MLflow's page of the experiment in its view for training runs, not for chat agents."""
+
+
 class Server:
     """One tracking URI. Methods raise TrackingUnreachableError or TrackingRefusedError."""
 
@@ -104,7 +108,9 @@ class Server:
 
     def _create_experiment(self, name: str) -> Experiment:
         try:
-            self._client.create_experiment(name, artifact_location=self._artifact_location)
+            self._client.create_experiment(
+                name, artifact_location=self._artifact_location, tags=EXPERIMENT_TAGS
+            )
         except MlflowException as error:
             # Another run's follower may have been faster.
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
