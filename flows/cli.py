@@ -23,6 +23,7 @@ from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.locks import check_free
+from infra import interrupt
 
 EXIT_INTERRUPTED = 130
 
@@ -216,6 +217,7 @@ def main() -> None:
     """Entry point of the console script."""
     for name, value in PREFECT_DEFAULTS.items():
         os.environ.setdefault(name, value)
+    interrupt.install()
     try:
         app()
     except OverlandError as error:

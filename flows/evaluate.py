@@ -13,6 +13,7 @@ from prefect.logging import get_run_logger
 from configs.errors import InputError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
+from flows.cancellation import end_evaluations
 from flows.locks import is_training
 from flows.session import config_of, open_run, tracked
 from tasks.evaluate.task import EvaluationCancelled, evaluate_checkpoint
@@ -20,7 +21,7 @@ from tasks.evaluate.task import EvaluationCancelled, evaluate_checkpoint
 LOOK_INTERVAL_S = 1.0
 
 
-@flow(name="evaluate", flow_run_name="{run_dir.name}-evaluate")
+@flow(name="evaluate", flow_run_name="{run_dir.name}-evaluate", on_cancellation=[end_evaluations])
 def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
     """Score the checkpoints of `steps`, or those committed ones that are due and have no scores yet.
 

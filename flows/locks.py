@@ -38,6 +38,11 @@ def is_training(run: RunDir) -> bool:
     return is_locked(run.locks_dir / "pretrain")
 
 
+def is_held_elsewhere(run: RunDir, stage: str) -> bool:
+    """Whether a flow of another process holds the stage."""
+    return not holds(run, stage) and is_locked(run.locks_dir / stage)
+
+
 def check_free(run: RunDir, *stages: str) -> None:
     """Raise RunDirectoryError when a live flow holds one of the stages. Takes nothing."""
     for stage in stages:

@@ -9,14 +9,20 @@ from prefect.logging import get_run_logger
 
 from configs.rundir import RunDir
 from configs.schema import RunConfig
+from flows.cancellation import end_evaluations, end_training
 from flows.evaluate import Following, evaluate_as_committed
 from flows.prepare import prepare
 from flows.pretrain import pretrain
 from flows.session import open_run, tracked
 from flows.show.progress import say
+from infra.interrupt import raise_if_interrupted
 
 
-@flow(name="pipeline", flow_run_name="{config.name}")
+@flow(
+    name="pipeline",
+    flow_run_name="{config.name}",
+    on_cancellation=[end_training, end_evaluations],
+)
 def pipeline(config: RunConfig) -> None:
     """Prepare data, pretrain, and evaluate every committed checkpoint while training goes on.
 
@@ -61,6 +67,7 @@ def _finish_evaluations(evaluations: PrefectFuture[None] | None, following: Foll
         return
     following.training_over.set()
     try:
+        raise_if_interrupted()
         evaluations.wait()
     except BaseException:
         following.stop.set()

@@ -9,6 +9,7 @@ from prefect import flow
 from configs.errors import RunDirectoryError, RunFailedError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
+from flows.cancellation import end_training
 from flows.locks import holds
 from flows.session import open_run, tracked
 from tasks.diagnose.task import diagnose
@@ -16,7 +17,7 @@ from tasks.recover.task import decide_action
 from tasks.train.task import begin_attempt, watch_attempt
 
 
-@flow(name="pretrain", flow_run_name="{config.name}-pretrain")
+@flow(name="pretrain", flow_run_name="{config.name}-pretrain", on_cancellation=[end_training])
 def pretrain(config: RunConfig) -> None:
     """Train to the last step; raises RunFailedError with the verdict when that cannot be done.
 

@@ -21,11 +21,12 @@ from configs.files import write_text
 from configs.records import EvaluationFailure, EvaluationScores
 from configs.rundir import EvaluationDir, RunDir, write_record
 from configs.schema import RunConfig
+from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
 from tasks.evaluate.plan import check_tasks
 
-__all__ = ["EvaluationCancelled", "check_tasks", "evaluate_checkpoint"]
+__all__ = ["EvaluationCancelled", "cancel_evaluations", "check_tasks", "evaluate_checkpoint"]
 
 POLL_INTERVAL_S = 0.25
 _LOG_TAIL_BYTES = 4096
@@ -126,12 +127,23 @@ def _wait(launcher: Launcher, handle: JobHandle, stop: threading.Event) -> JobSt
     """Wait for the job's end; it is cancelled by `stop`, and by an interrupt from the keyboard."""
     try:
         while not (status := launcher.poll(handle)).state.final:
+            raise_if_interrupted()
             if stop.wait(POLL_INTERVAL_S):
                 raise EvaluationCancelled
     except (EvaluationCancelled, KeyboardInterrupt):
-        launcher.cancel(handle)
+        with held_off():
+            launcher.cancel(handle)
         raise
     return status
+
+
+def cancel_evaluations(config: RunConfig) -> None:
+    """End the evaluation jobs that still run, for a flow that waits for them no more."""
+    launcher = make_launcher(config.launcher)
+    for evaluation in RunDir(config.resolved_run_dir()).evaluations():
+        for stage in STAGES:
+            if (handle := _live_job(launcher, evaluation, stage)) is not None:
+                launcher.cancel(handle)
 
 
 def _what_failed(launcher: Launcher, handle: JobHandle, status: JobStatus) -> str:

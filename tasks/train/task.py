@@ -20,6 +20,7 @@ from configs.files import write_text
 from configs.records import AttemptRecord
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
+from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
 from tasks.train.liveness import Liveness
@@ -35,6 +36,7 @@ def begin_attempt(config: RunConfig) -> int | None:
 
     None when training is finished.
     """
+    raise_if_interrupted()
     run = RunDir(config.resolved_run_dir())
     attempts = run.attempts()
     if not attempts:
@@ -58,15 +60,18 @@ def _start(config: RunConfig, attempt: AttemptDir) -> int:
     if handle is None:
         write_text(attempt.config_path, config.model_dump_json(indent=2) + "\n")
         handle = launcher.submit(_job(config, attempt))
-    record = AttemptRecord(
+    write_record(attempt.record_path, _new_record(attempt, handle))
+    get_run_logger().info("attempt %d is job %s", attempt.number, handle.job_id)
+    return attempt.number
+
+
+def _new_record(attempt: AttemptDir, handle: JobHandle) -> AttemptRecord:
+    return AttemptRecord(
         number=attempt.number,
         key=handle.key,
         job_id=handle.job_id,
         submitted_at=handle.submitted_at,
     )
-    write_record(attempt.record_path, record)
-    get_run_logger().info("attempt %d is job %s", attempt.number, handle.job_id)
-    return attempt.number
 
 
 def _job(config: RunConfig, attempt: AttemptDir) -> JobSpec:
@@ -114,8 +119,8 @@ def watch_attempt(config: RunConfig, number: int, *, announce: bool) -> AttemptR
     try:
         status = _watch(config, attempt, launcher, handle, announce)
     except KeyboardInterrupt:
-        launcher.cancel(handle)
-        _end(attempt, record, launcher.poll(handle), cancelled="interrupted from the keyboard")
+        with held_off():
+            _cancel(attempt, record, launcher, handle, why="interrupted from the keyboard")
         raise
     return _end(attempt, attempt.record() or record, status)
 
@@ -131,6 +136,7 @@ def _watch(
     liveness = Liveness(config, last_sign_of_life=time.monotonic())
     offset_bytes = 0
     while True:
+        raise_if_interrupted()
         status = launcher.poll(handle)
         events, offset_bytes = attempt.events_from(offset_bytes)
         for event in events:
@@ -166,6 +172,25 @@ def _announce_checkpoint(config: RunConfig, event: CheckpointEvent) -> None:
         "overland.step": str(event.step),
     }
     emit_event(CHECKPOINT_COMMITTED, resource=resource)
+
+
+def cancel_attempt(config: RunConfig, *, why: str) -> None:
+    """End the job of the newest attempt, if it has not ended, for a flow that watches it no more."""
+    attempts = RunDir(config.resolved_run_dir()).attempts()
+    launcher = make_launcher(config.launcher)
+    handle = launcher.find(attempts[-1].job_dir) if attempts else None
+    if handle is None:
+        return
+    record = attempts[-1].record() or _new_record(attempts[-1], handle)
+    if record.outcome is None:
+        _cancel(attempts[-1], record, launcher, handle, why=why)
+
+
+def _cancel(
+    attempt: AttemptDir, record: AttemptRecord, launcher: Launcher, handle: JobHandle, *, why: str
+) -> None:
+    launcher.cancel(handle)
+    _end(attempt, record, launcher.poll(handle), cancelled=why)
 
 
 def _end(

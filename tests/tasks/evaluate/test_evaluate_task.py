@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from prefect.logging import disable_run_logger
 from configs.records import EvaluationScores
 from configs.rundir import EvaluationDir, RunDir, write_record
 from configs.schema import RunConfig
-from infra.launch.base import JobSpec
+from infra.launch.base import JobSpec, JobState
 from infra.launch.local import LocalLauncher
-from tasks.evaluate.task import _free_job_dir, evaluate_checkpoint
+from tasks.evaluate.task import _free_job_dir, cancel_evaluations, evaluate_checkpoint
 
 
 @pytest.fixture
@@ -55,3 +56,23 @@ def test_a_folder_in_which_a_submission_was_cut_off_is_used_again(
     argv = (sys.executable, "-c", "")
     launcher.submit(JobSpec(key=str(first), name="test", argv=argv, job_dir=first))
     assert _free_job_dir(launcher, evaluation, "infer") == second
+
+
+def test_evaluation_jobs_whose_flow_run_is_cancelled_are_ended(
+    tmp_path: Path, evaluation: EvaluationDir
+) -> None:
+    cancel_evaluations(RunConfig(run_dir=tmp_path))
+    launcher = LocalLauncher()
+    ended, running = (evaluation.job_dir(name) for name in ("export-1", "infer-2"))
+    programs = {ended: "", running: "import time; time.sleep(60)"}
+    handles = [
+        launcher.submit(
+            JobSpec(key=str(folder), name="test", argv=(sys.executable, "-c", code), job_dir=folder)
+        )
+        for folder, code in programs.items()
+    ]
+    while not launcher.poll(handles[0]).state.final:
+        time.sleep(0.05)
+    cancel_evaluations(RunConfig(run_dir=tmp_path))
+    states = [launcher.poll(handle).state for handle in handles]
+    assert states == [JobState.COMPLETED, JobState.CANCELLED]

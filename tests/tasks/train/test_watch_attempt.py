@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -13,11 +17,20 @@ from prefect.logging import disable_run_logger
 from configs.records import AttemptRecord
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RecoveryConfig, RunConfig
-from infra.launch.base import JobHandle, JobSpec
+from infra import interrupt
+from infra.launch.base import JobHandle, JobSpec, JobState
 from infra.launch.local import LocalLauncher
-from tasks.train.task import watch_attempt
+from tasks.train.task import cancel_attempt, watch_attempt
 
-SLEEPS = "import time; time.sleep(60)"
+# Takes a moment to end in good order, as a training job does.
+SLEEPS = """
+import signal, sys, time
+def leave(*_):
+    time.sleep(1.5)
+    sys.exit(1)
+signal.signal(signal.SIGTERM, leave)
+time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -92,3 +105,74 @@ def test_a_hang_is_remembered_by_a_flow_that_was_killed_while_it_ended_the_job(
     ended = watch(attempt)
     assert (ended.outcome, ended.hung) == ("failed", True)
     assert ended.reason == "no sign of life for 9 s"
+
+
+# --- ended by a person ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ctrl_c(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The command's handler, in this process."""
+    monkeypatch.setattr(interrupt, "_pressed_at", -math.inf)
+    before = signal.getsignal(signal.SIGINT)
+    interrupt.install()
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def press_ctrl_c() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_an_interrupt_that_somebody_swallowed_still_cancels_the_job(
+    launcher: LocalLauncher, attempt: AttemptDir, job: JobHandle
+) -> None:
+    with suppress(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        watch(attempt)
+    assert launcher.poll(job).state is JobState.CANCELLED
+    record = attempt.record()
+    assert record is not None and record.outcome == "cancelled"
+
+
+@pytest.mark.usefixtures("ctrl_c")
+def test_further_interrupts_do_not_cut_the_cancelling_short(
+    launcher: LocalLauncher, attempt: AttemptDir, job: JobHandle
+) -> None:
+    presses = [threading.Timer(delay_s, press_ctrl_c) for delay_s in (1.0, 1.2, 1.8)]
+    for press in presses:
+        press.start()
+    with pytest.raises(KeyboardInterrupt):
+        watch(attempt)
+    for press in presses:
+        press.join()
+    assert launcher.poll(job).state is JobState.CANCELLED
+    record = attempt.record()
+    assert record is not None and record.outcome == "cancelled"
+    assert record.reason == "interrupted from the keyboard"
+
+
+def test_a_job_whose_flow_run_is_cancelled_is_ended(
+    launcher: LocalLauncher, attempt: AttemptDir, job: JobHandle
+) -> None:
+    config = RunConfig(run_dir=attempt.path.parent.parent)
+    attempt.record_path.unlink()  # The flow had only just submitted the job.
+    cancel_attempt(config, why="the flow run was cancelled")
+    assert launcher.poll(job).state is JobState.CANCELLED
+    record = attempt.record()
+    assert record is not None
+    assert (record.outcome, record.reason) == ("cancelled", "the flow run was cancelled")
+    assert record.job_id == job.job_id
+
+    cancel_attempt(config, why="again")
+    assert attempt.record() == record
+
+
+def test_without_a_job_there_is_nothing_to_cancel(tmp_path: Path, attempt: AttemptDir) -> None:
+    config = RunConfig(run_dir=tmp_path)
+    cancel_attempt(config, why="early")
+    attempt.path.mkdir(parents=True)
+    cancel_attempt(config, why="early")
+    assert list(attempt.path.iterdir()) == []
