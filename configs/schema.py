@@ -165,7 +165,7 @@ class RecoveryConfig(Section):
     hang_timeout_s: PositiveFloat = 600.0
     """No step for this long is a hang."""
     startup_timeout_s: PositiveFloat = 1800.0
-    """The first step may take this long."""
+    """The first step may take this long; with a new data set, the indexing of its samples included."""
 
 
 class EvaluateConfig(Section):

@@ -8,6 +8,7 @@ writes data/index_cache/, which may be deleted.
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 
+from configs.errors import CorpusError
 from configs.files import sha256_of_json, sync_directory, sync_file
 from configs.records import DataManifest, SplitRecord
 from configs.rundir import RunDir
@@ -25,6 +26,8 @@ from tasks.train.distributed import World
 from tasks.train.mcore import GPTDataset, GPTDatasetConfig, Split
 
 Batch = dict[str, torch.Tensor]
+
+_LOOK_INTERVAL_S = 0.1
 
 
 class TokenIds:
@@ -47,9 +50,10 @@ class Datasets:
 def open_datasets(run: RunDir, manifest: DataManifest, config: RunConfig, world: World) -> Datasets:
     """Open both data sets; rank 0 builds their sample indices first, where there are none yet."""
     cache = run.data_dir / "index_cache" / _cache_name(manifest, config)
-    if world.is_main and not cache.is_dir():
+    if not world.is_main:
+        _await_cache(cache, config.recovery.startup_timeout_s)
+    elif not cache.is_dir():
         _build_cache(cache, run.data_dir, manifest, config)
-    dist.barrier(group=world.control)
     return _open(run.data_dir, manifest, config, cache)
 
 
@@ -134,6 +138,21 @@ def _build_cache(cache: Path, data_dir: Path, manifest: DataManifest, config: Ru
         sync_directory(cache.parent)
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def _await_cache(cache: Path, timeout_s: float) -> None:
+    """Wait for rank 0's indices: of a very large corpus, for longer than any agreement may take.
+
+    Should rank 0 fail, torchrun ends this process.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not cache.is_dir():
+        if time.monotonic() > deadline:
+            raise CorpusError(
+                f"rank 0 has not built the sample indices {cache} within "
+                f"recovery.startup_timeout_s = {timeout_s:g} s: a larger limit would give it time"
+            )
+        time.sleep(_LOOK_INTERVAL_S)
 
 
 def _cache_name(manifest: DataManifest, config: RunConfig) -> str:
