@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,9 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from configs.errors import CheckpointError
-from configs.files import sha256_of_file
 from configs.records import CommitMarker
 from configs.rundir import CheckpointDir, RunDir, step_of_folder
+from tasks.train.checkpoint_read import check_files
 from tasks.train.checkpoint_save import COMMON_FILE, FORMAT_FILE, METADATA_FILE
 from tasks.train.distributed import World
 from tasks.train.mcore import dist_checkpointing, without_megatron_warnings
@@ -76,19 +75,6 @@ def find_checkpoint(run: RunDir, world: World) -> Resumption:
             return Resumption(checkpoint, marker, skipped)
         skipped[checkpoint.path.name] = problem
     return Resumption(skipped=skipped)
-
-
-def check_files(folder: Path, marker: CommitMarker, names: Iterable[str]) -> None:
-    """Raise CheckpointError when a named file has not the recorded size and hash."""
-    for name in names:
-        record, path = marker.files[name], folder / name
-        if not path.is_file():
-            raise CheckpointError(f"{name} is missing")
-        size = path.stat().st_size
-        if size != record.size_bytes:
-            raise CheckpointError(f"{name} has {size} bytes instead of {record.size_bytes}")
-        if sha256_of_file(path) != record.sha256:
-            raise CheckpointError(f"{name} is corrupt: its SHA-256 is not the recorded one")
 
 
 def check_contents(folder: Path, marker: CommitMarker) -> None:

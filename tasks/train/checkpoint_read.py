@@ -2,13 +2,14 @@
 
 Whatever parallel sizes wrote it, a tensor is put together from the parts in the ranks' files. Of the
 tensors that all layers have, stacked in one, a single layer is read: memory stays small, and neither
-optimizer state nor a process group is needed.
+optimizer state nor a process group is needed. No byte is used before its file's hash is checked.
 """
 
 from __future__ import annotations
 
 import functools
 import pickle
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -19,6 +20,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from configs.errors import CheckpointError
+from configs.files import sha256_of_file
 from configs.records import CommitMarker
 from configs.rundir import CheckpointDir, RunDir
 from tasks.train.pickles import check_pickle
@@ -35,24 +37,39 @@ def committed_checkpoint(run: RunDir, step: int) -> tuple[CheckpointDir, CommitM
         raise CheckpointError(
             f"{checkpoint.path} is no committed checkpoint: committed steps are {there}"
         )
-    for name, record in marker.files.items():
-        path = checkpoint.path / name
-        size = path.stat().st_size if path.is_file() else None
-        if size != record.size_bytes:
-            raise CheckpointError(
-                f"{path} has {size} bytes instead of {record.size_bytes}: the checkpoint is damaged"
-                if size is not None
-                else f"{path} is missing: the checkpoint is incomplete"
-            )
+    _check(checkpoint.path, marker, marker.files, contents=False)
     return checkpoint, marker
 
 
-class CheckpointReader:
-    """The tensors of one checkpoint, by megatron-core's names."""
+def check_files(
+    folder: Path, marker: CommitMarker, names: Iterable[str], *, contents: bool = True
+) -> None:
+    """Raise CheckpointError when a named file has not the recorded size or, if asked for, hash."""
+    for name in names:
+        record, path = marker.files.get(name), folder / name
+        if record is None:
+            raise CheckpointError(f"{name} is not among the committed files")
+        if not path.is_file():
+            raise CheckpointError(f"{name} is missing")
+        size = path.stat().st_size
+        if size != record.size_bytes:
+            raise CheckpointError(f"{name} has {size} bytes instead of {record.size_bytes}")
+        if contents and sha256_of_file(path) != record.sha256:
+            raise CheckpointError(f"{name} is corrupt: its SHA-256 is not the recorded one")
 
-    def __init__(self, folder: Path) -> None:
+
+class CheckpointReader:
+    """The tensors of one checkpoint, by megatron-core's names.
+
+    A file's hash is checked before the first tensor is read from it.
+    """
+
+    def __init__(self, folder: Path, marker: CommitMarker) -> None:
         self._folder = folder
+        self._marker = marker
+        self._checked: set[str] = set()
         self._reader = FileSystemReader(folder)
+        self._check_once(_INDEX_FILE)
         check_pickle((folder / _INDEX_FILE).read_bytes(), str(folder / _INDEX_FILE))
         self._index = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._index, is_coordinator=True)
@@ -76,17 +93,31 @@ class CheckpointReader:
         tensor = torch.empty(sizes, dtype=entry.properties.dtype)
         if sum(item.lengths.numel() for item in items) != tensor.numel():
             raise CheckpointError(f"{self._folder} holds only a part of {name}")
+        for item in items:
+            self._check_once(self._index.storage_data[item.storage_index].relative_path)
         try:
             self._reader.read_data(LoadPlan(items), _IntoOneTensor(tensor)).wait()
         except (OSError, RuntimeError, pickle.UnpicklingError, AssertionError) as error:
             raise CheckpointError(f"{name} cannot be read from {self._folder}: {error}") from error
         return tensor if layer is None else tensor[0]
 
+    def _check_once(self, file: str) -> None:
+        if file not in self._checked:
+            _check(self._folder, self._marker, [file], contents=True)
+            self._checked.add(file)
+
     def _entry(self, name: str) -> TensorStorageMetadata:
         entry = self._index.state_dict_metadata.get(name)
         if not isinstance(entry, TensorStorageMetadata):
             raise CheckpointError(f"{self._folder} holds no tensor {name}: it is another model's")
         return entry
+
+
+def _check(folder: Path, marker: CommitMarker, names: Iterable[str], *, contents: bool) -> None:
+    try:
+        check_files(folder, marker, names, contents=contents)
+    except CheckpointError as error:
+        raise CheckpointError(f"{folder} is damaged: {error}") from error
 
 
 class _IntoOneTensor(DefaultLoadPlanner):

@@ -84,7 +84,7 @@ def export_checkpoint(run: RunDir, step: int, *, max_shard_bytes: int = MAX_SHAR
             f"{checkpoint.path} was trained with another tokenizer than that of {run.data_dir}"
         )
     model = ModelConfig.model_validate(marker.model)
-    weights = llama_weights(CheckpointReader(checkpoint.path), model, manifest.vocab_size)
+    weights = llama_weights(CheckpointReader(checkpoint.path, marker), model, manifest.vocab_size)
 
     for left_behind in target.parent.glob(f"{target.name}.tmp-*"):
         shutil.rmtree(left_behind)  # by an export that was killed

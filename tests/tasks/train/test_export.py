@@ -17,8 +17,9 @@ import torch.distributed.checkpoint
 from safetensors.torch import load_file
 
 from configs.errors import CheckpointError
-from configs.records import DataManifest, SplitRecord
-from configs.rundir import CheckpointDir, RunDir, write_record
+from configs.files import sha256_of_file
+from configs.records import CommitMarker, DataManifest, FileRecord, SplitRecord
+from configs.rundir import COMMIT_MARKER_NAME, CheckpointDir, RunDir, write_record
 from tasks.train.checkpoint_read import CheckpointReader
 from tasks.train.export import export_checkpoint
 
@@ -163,7 +164,7 @@ def test_folder_has_the_tokenizer(run: RunDir) -> None:
         "tokenizer.json",
         "tokenizer_config.json",
     ]
-    assert list(model_dir.parent.iterdir()) == [model_dir]
+    assert sorted(path.name for path in model_dir.parent.iterdir()) == ["export.json", "model"]
     for name in ("tokenizer.json", "tokenizer_config.json"):
         assert (model_dir / name).read_bytes() == (run.tokenizer_dir / name).read_bytes()
 
@@ -191,13 +192,12 @@ def test_bf16_weights_stay_bf16(run: RunDir) -> None:
         "decoder.final_layernorm.weight",
         "output_layer.weight",
     ]  # fmt: skip
-    reader = CheckpointReader(folder)
+    marker = marker_of(run)
+    reader = CheckpointReader(folder, marker)
     weights = {name: reader.read(name).bfloat16() for name in names}
-    marker = checkpoint(run).marker()
-    assert marker is not None
     shutil.rmtree(folder)
     torch.distributed.checkpoint.save(weights, checkpoint_id=folder, no_dist=True)
-    write_record(folder / "COMMITTED.json", marker.model_copy(update={"files": {}}))
+    commit(run, marker)
     model_dir = export_checkpoint(run, STEP)
     assert json.loads((model_dir / "config.json").read_text())["dtype"] == "bfloat16"
     exported = load_file(model_dir / "model.safetensors")
@@ -219,11 +219,12 @@ def test_what_a_killed_export_left_is_removed(run: RunDir) -> None:
     left_behind.mkdir(parents=True)
     (left_behind / "model.safetensors").write_bytes(b"half")
     model_dir = export_checkpoint(run, STEP)
-    assert list(model_dir.parent.iterdir()) == [model_dir]
+    assert not left_behind.exists()
+    assert (model_dir / "model.safetensors").stat().st_size > 4
 
 
 def test_layers_are_read_one_at_a_time(run: RunDir) -> None:
-    reader = CheckpointReader(run.checkpoint(STEP).path)
+    reader = CheckpointReader(run.checkpoint(STEP).path, marker_of(run))
     name = "decoder.layers.mlp.linear_fc2.weight"
     whole = reader.read(name)
     assert whole.shape == (4, 64, 176)
@@ -243,6 +244,23 @@ def refusal(run: RunDir, step: int = STEP) -> str:
 
 def checkpoint(run: RunDir) -> CheckpointDir:
     return run.checkpoint(STEP)
+
+
+def marker_of(run: RunDir) -> CommitMarker:
+    marker = checkpoint(run).marker()
+    assert marker is not None
+    return marker
+
+
+def commit(run: RunDir, marker: CommitMarker) -> None:
+    """Write the marker again, for the files as they are."""
+    folder = checkpoint(run).path
+    files = {
+        path.name: FileRecord(size_bytes=path.stat().st_size, sha256=sha256_of_file(path))
+        for path in folder.iterdir()
+        if path.name != COMMIT_MARKER_NAME
+    }
+    write_record(folder / COMMIT_MARKER_NAME, marker.model_copy(update={"files": files}))
 
 
 def test_uncommitted_checkpoint(run: RunDir) -> None:
@@ -268,23 +286,34 @@ def test_file_of_another_size(run: RunDir) -> None:
 def test_missing_file(run: RunDir) -> None:
     file = checkpoint(run).path / "__0_0.distcp"
     file.unlink()
-    assert refusal(run) == f"{file} is missing: the checkpoint is incomplete"
+    assert refusal(run) == f"{checkpoint(run).path} is damaged: __0_0.distcp is missing"
 
 
-def test_corrupt_file_of_the_right_size(run: RunDir) -> None:
+@pytest.mark.parametrize("name", [".metadata", "__0_0.distcp", "__1_0.distcp"])
+def test_one_flipped_bit(run: RunDir, name: str) -> None:
+    file = checkpoint(run).path / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    assert refusal(run).endswith(
+        f"is damaged: {name} is corrupt: its SHA-256 is not the recorded one"
+    )
+
+
+def test_file_that_is_no_tensors(run: RunDir) -> None:
     file = checkpoint(run).path / "__0_0.distcp"
     file.write_bytes(bytes(file.stat().st_size))
+    commit(run, marker_of(run))
     assert "cannot be read from" in refusal(run)
 
 
 def test_index_that_would_run_code(run: RunDir, tmp_path: Path) -> None:
     folder = checkpoint(run).path
-    marker = checkpoint(run).marker()
-    assert marker is not None
     trap = tmp_path / "ran"
     size = (folder / ".metadata").stat().st_size
     pickle = f"cos\nmkdir\n(V{trap}\ntR.".encode()
     (folder / ".metadata").write_bytes(pickle + bytes(size - len(pickle)))
+    commit(run, marker_of(run))
     assert "imports os.mkdir" in refusal(run)
     assert not trap.exists()
 
