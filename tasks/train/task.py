@@ -170,6 +170,7 @@ def _announce_checkpoint(config: RunConfig, event: CheckpointEvent) -> None:
         "prefect.resource.id": f"overland.checkpoint.{config.name}.{event.step}",
         "overland.run_dir": str(run.path),
         "overland.step": str(event.step),
+        "overland.evaluate": "wanted" if config.evaluate.enabled else "unwanted",
     }
     emit_event(CHECKPOINT_COMMITTED, resource=resource)
 
