@@ -7,6 +7,7 @@ A file is written under a temporary name in the same folder, synced, and renamed
 from __future__ import annotations
 
 import fcntl
+import functools
 import hashlib
 import io
 import json
@@ -66,6 +67,17 @@ def sha256_of_file(path: Path) -> str:
         while block := file.read(_HASH_BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()
+
+
+def remembered_sha256(path: Path) -> str:
+    """The file's SHA-256, computed once for each time that it was written."""
+    status = path.stat()
+    return _sha256_as_of(path, status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+@functools.lru_cache(maxsize=4096)
+def _sha256_as_of(path: Path, *_version: int) -> str:
+    return sha256_of_file(path)
 
 
 def sha256_of_json(value: Any) -> str:

@@ -161,8 +161,10 @@ class AttemptRecord(Record):
 
 
 class ExportRecord(Record):
-    """How long the export took (export.json)."""
+    """What was exported, and how long that took (export.json). Written last."""
 
+    checkpoint: str = ""
+    """SHA-256 of the checkpoint's commit marker: the same step may be saved again later."""
     started_at: float
     ended_at: float
 
@@ -184,6 +186,8 @@ class EvaluationScores(Record):
     step: int
     scores: list[Score]
     tasks: list[str]
+    checkpoint: str = ""
+    """SHA-256 of the commit marker of the checkpoint that was evaluated."""
     plan_sha256: str
     export_s: float = 0.0
     infer_s: float = 0.0

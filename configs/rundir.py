@@ -25,7 +25,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from configs.events import Event, event_adapter
-from configs.files import read_json_lines, write_text
+from configs.files import read_json_lines, remembered_sha256, write_text
 from configs.records import (
     Action,
     AttemptRecord,
@@ -33,6 +33,7 @@ from configs.records import (
     DataManifest,
     EvaluationFailure,
     EvaluationScores,
+    ExportRecord,
     Record,
     Verdict,
 )
@@ -42,6 +43,7 @@ _STEP_FOLDER = re.compile(r"step_(\d{8,})")
 _ATTEMPT_FOLDER = re.compile(r"\d{3,}")
 
 RecordType = TypeVar("RecordType", bound=Record)
+OfCheckpoint = TypeVar("OfCheckpoint", ExportRecord, EvaluationScores)
 
 
 def read_record(path: Path, record_type: type[RecordType]) -> RecordType | None:
@@ -82,6 +84,12 @@ class CheckpointDir:
     def marker(self) -> CommitMarker | None:
         """The commit marker; None when the checkpoint is not committed."""
         return read_record(self.path / COMMIT_MARKER_NAME, CommitMarker)
+
+    def identity(self) -> str | None:
+        """SHA-256 of the commit marker, another one when the step is saved again; None without."""
+        with suppress(FileNotFoundError):
+            return remembered_sha256(self.path / COMMIT_MARKER_NAME)
+        return None
 
 
 @dataclass(frozen=True)
@@ -191,8 +199,19 @@ class EvaluationDir:
     def job_dir(self, stage: str) -> Path:
         return self.path / "jobs" / stage
 
+    def export(self) -> ExportRecord | None:
+        """The export of the checkpoint that is there; None when there is none, or an earlier one's."""
+        record = read_record(self.export_path, ExportRecord)
+        return self._current(record) if self.model_dir.is_dir() else None
+
     def scores(self) -> EvaluationScores | None:
-        return read_record(self.scores_path, EvaluationScores)
+        """The scores of the checkpoint that is there; None when there are none, or an earlier one's."""
+        return self._current(read_record(self.scores_path, EvaluationScores))
+
+    def _current(self, record: OfCheckpoint | None) -> OfCheckpoint | None:
+        """The record, unless its checkpoint was replaced (one that is gone counts on)."""
+        identity = RunDir(self.path.parents[1]).checkpoint(self.step).identity()
+        return record if record and identity in (None, record.checkpoint) else None
 
     def failure(self) -> EvaluationFailure | None:
         return read_record(self.failure_path, EvaluationFailure)
@@ -265,8 +284,7 @@ class RunDir:
         return CheckpointDir(self.checkpoints_dir / step_folder_name(step), step)
 
     def committed_checkpoints(self) -> list[CheckpointDir]:
-        """Checkpoints with a commit marker, in order of steps. The markers are not opened: flows ask
-        every second, and a large run's markers are long and many."""
+        """Checkpoints with a commit marker (which is not opened: it may be long), in order of steps."""
         folders = self.checkpoints_dir.iterdir() if self.checkpoints_dir.is_dir() else iter(())
         steps = sorted(step for f in folders if (step := step_of_folder(f)) is not None)
         checkpoints = [self.checkpoint(step) for step in steps]

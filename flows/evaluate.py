@@ -54,16 +54,19 @@ class Following:
 def evaluate_as_committed(config: RunConfig, following: Following) -> None:
     """Score each checkpoint soon after its commit, oldest first, until training is over."""
     run = RunDir(config.resolved_run_dir())
-    tried: set[int] = set()
+    tried: set[tuple[int, str | None]] = set()  # a step may be saved again, as another checkpoint
     while not following.stop.is_set():
         over = following.training_over.is_set()
-        due = [step for step in due_steps(config, run, training_over=over) if step not in tried]
-        if due:
-            tried.add(due[0])
+        steps = due_steps(config, run, training_over=over)
+        due = [(step, run.checkpoint(step).identity()) for step in steps]
+        untried = [checkpoint for checkpoint in due if checkpoint not in tried]
+        if untried:
+            step, _ = untried[0]
+            tried.add(untried[0])
             try:
-                evaluate_checkpoint(config, due[0], following.stop)
+                evaluate_checkpoint(config, step, following.stop)
             except EvaluationCancelled:
-                get_run_logger().warning("evaluation of step %d was cancelled", due[0])
+                get_run_logger().warning("evaluation of step %d was cancelled", step)
         elif over:
             return
         else:

@@ -143,14 +143,13 @@ class EvaluationReader:
 
     def __init__(self, evaluation: EvaluationDir) -> None:
         self._folder = evaluation
-        self._scores = CachedRecord(evaluation.scores_path, EvaluationScores)
         self._failure = CachedRecord(evaluation.failure_path, EvaluationFailure)
         self.view = EvaluationView(evaluation.step, "export")
 
     def read(self) -> EvaluationView:
         """The evaluation as of now. Scores are final; a failure may be tried again."""
         if self.view.scores is None:
-            scores = self._scores.read()
+            scores = self._folder.scores()
             failure = None if scores else self._failure.read()
             self.view = EvaluationView(self.view.step, self._stage(), scores, failure)
         return self.view

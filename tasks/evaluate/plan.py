@@ -45,6 +45,8 @@ class EvaluationPlan(Record):
     """plan.json: all requests of one checkpoint's evaluation."""
 
     step: int
+    checkpoint: str = ""
+    """SHA-256 of the commit marker of the checkpoint whose export is asked."""
     inputs_sha256: str
     """Over the config and the model folder: another one needs another plan."""
     targets: list[str]

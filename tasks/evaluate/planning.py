@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 
 from configs.errors import ConfigError, EvaluationError
-from configs.rundir import EvaluationDir, write_record
+from configs.records import ExportRecord
+from configs.rundir import EvaluationDir, read_record, write_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import Catalog, build_catalog, file_name
 from tasks.evaluate.enumeration import (
@@ -42,6 +43,7 @@ def plan_and_requests(
 ) -> tuple[EvaluationPlan, Requests]:
     """Make the plan anew; what an earlier plan has left behind is removed first."""
     evaluation.plan_path.unlink(missing_ok=True)
+    export = read_record(evaluation.export_path, ExportRecord)
     for folder in (evaluation.tasks_dir, evaluation.responses_dir):
         if folder.exists():
             shutil.rmtree(folder)
@@ -55,6 +57,7 @@ def plan_and_requests(
         tasks += _plan_tasks(target, enumerated, first_number=len(tasks))
     plan = EvaluationPlan(
         step=evaluation.step,
+        checkpoint=export.checkpoint if export is not None else "",
         inputs_sha256=inputs_sha256(config, evaluation),
         targets=targets,
         left_out=left_out,

@@ -55,6 +55,7 @@ def score(evaluation: EvaluationDir) -> EvaluationScores:
         step=evaluation.step,
         scores=scores,
         tasks=planned,
+        checkpoint=plan.checkpoint,
         plan_sha256=sha256_of_json(plan.model_dump(mode="json")),
         export_s=export.ended_at - export.started_at if export else 0.0,
         infer_s=timings.total_s if timings else 0.0,

@@ -48,7 +48,8 @@ def evaluate_checkpoint(
     """Score one committed checkpoint; None when that failed (failure.json says why).
 
     A failed evaluation is a fact about the checkpoint, not an error of the run. `stop` cancels the
-    stage that runs. Scores that are there stay: to evaluate anew, remove the evaluation's folder.
+    stage that runs. Scores that are there stay, unless the checkpoint was saved again since: to
+    evaluate anew, remove the evaluation's folder.
     """
     evaluation = RunDir(config.resolved_run_dir()).evaluation(step)
     if (scores := evaluation.scores()) is not None:
@@ -57,8 +58,11 @@ def evaluate_checkpoint(
     try:
         write_text(evaluation.config_path, config.evaluate.model_dump_json(indent=2) + "\n")
         evaluation.failure_path.unlink(missing_ok=True)
+        evaluation.scores_path.unlink(missing_ok=True)  # of an earlier checkpoint of this step
         for stage in STAGES:
             _run_stage(config, evaluation, stage, stop or threading.Event())
+        if (scores := evaluation.scores()) is None:
+            raise EvaluationError("the checkpoint was saved again meanwhile: evaluate it anew")
     except (OverlandError, OSError) as error:
         failure = EvaluationFailure(
             step=step, stage=stage, reason=str(error), failed_at=time.time()
@@ -66,16 +70,18 @@ def evaluate_checkpoint(
         write_record(evaluation.failure_path, failure)
         get_run_logger().error("evaluation of step %d failed at %s: %s", step, stage, error)
         return None
-    return evaluation.scores()
+    return scores
 
 
 def _run_stage(
     config: RunConfig, evaluation: EvaluationDir, stage: str, stop: threading.Event
 ) -> None:
     # Inference always gets a job: it skips its finished shards.
-    if stage == "export" and evaluation.model_dir.is_dir():
-        return
     launcher = make_launcher(config.launcher)
+    if stage == "export":
+        if evaluation.export() is not None:
+            return
+        _cancel_jobs(launcher, evaluation, "infer", "score")  # which read an earlier export
     handle = _live_job(launcher, evaluation, stage)
     if handle is None:
         job_dir = _free_job_dir(launcher, evaluation, stage)
@@ -141,9 +147,13 @@ def cancel_evaluations(config: RunConfig) -> None:
     """End the evaluation jobs that still run, for a flow that waits for them no more."""
     launcher = make_launcher(config.launcher)
     for evaluation in RunDir(config.resolved_run_dir()).evaluations():
-        for stage in STAGES:
-            if (handle := _live_job(launcher, evaluation, stage)) is not None:
-                launcher.cancel(handle)
+        _cancel_jobs(launcher, evaluation, *STAGES)
+
+
+def _cancel_jobs(launcher: Launcher, evaluation: EvaluationDir, *stages: str) -> None:
+    for stage in stages:
+        if (handle := _live_job(launcher, evaluation, stage)) is not None:
+            launcher.cancel(handle)
 
 
 def _what_failed(launcher: Launcher, handle: JobHandle, status: JobStatus) -> str:

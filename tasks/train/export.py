@@ -4,7 +4,8 @@
 
 Reads checkpoints/step_N/ and data/{manifest.json,tokenizer/}; writes evaluations/step_N/model/:
 weights in safetensors, config.json, generation_config.json and the tokenizer's files. The folder is
-written under another name and renamed when it is whole; one that is there already is left alone.
+written under another name and renamed when it is whole, then export.json names the checkpoint; an
+export of the checkpoint as it is now is left alone, one of an earlier save of the step is replaced.
 
 Runs in one process beside the training, once a checkpoint, so it starts fast: neither megatron-core
 nor transformers is imported. Weights keep the precision that they were trained in. One group of
@@ -19,6 +20,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,10 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def export_checkpoint(run: RunDir, step: int, *, max_shard_bytes: int = MAX_SHARD_BYTES) -> Path:
     """Export the checkpoint of `step`, unless it was exported before; returns the model's folder."""
-    target = run.evaluation(step).model_dir
-    if target.is_dir():
+    evaluation = run.evaluation(step)
+    target = evaluation.model_dir
+    if evaluation.export() is not None:
         return target
     started_at = time.time()
+    identity = run.checkpoint(step).identity()  # before anything is read that might be replaced
     checkpoint, marker = committed_checkpoint(run, step)
     manifest = run.manifest()
     if manifest is None:
@@ -84,25 +88,34 @@ def export_checkpoint(run: RunDir, step: int, *, max_shard_bytes: int = MAX_SHAR
             f"{checkpoint.path} was trained with another tokenizer than that of {run.data_dir}"
         )
     model = ModelConfig.model_validate(marker.model)
-    weights = llama_weights(CheckpointReader(checkpoint.path, marker), model, manifest.vocab_size)
+    reader = CheckpointReader(checkpoint.path, marker)
+    weights = llama_weights(reader, model, manifest.vocab_size)
+    with _replacing(target) as folder:
+        write_json(folder / "config.json", llama_config(model, manifest, weights[0].dtype))
+        write_json(folder / "generation_config.json", generation_config(manifest))
+        copy_tokenizer(run.tokenizer_dir, folder)
+        write_weights(folder, weights, max_shard_bytes)
+    record = ExportRecord(checkpoint=identity or "", started_at=started_at, ended_at=time.time())
+    write_record(evaluation.export_path, record)
+    return target
 
+
+@contextmanager
+def _replacing(target: Path) -> Iterator[Path]:
+    """A new folder, renamed to `target` when the block is done with it; nothing is left if it fails."""
     for left_behind in target.parent.glob(f"{target.name}.tmp-*"):
         shutil.rmtree(left_behind)  # by an export that was killed
     folder = target.with_name(f"{target.name}.tmp-{os.getpid()}")
     folder.mkdir(parents=True)
     try:
-        write_json(folder / "config.json", llama_config(model, manifest, weights[0].dtype))
-        write_json(folder / "generation_config.json", generation_config(manifest))
-        copy_tokenizer(run.tokenizer_dir, folder)
-        write_weights(folder, weights, max_shard_bytes)
+        yield folder
+        if target.exists():
+            shutil.rmtree(target)  # of an earlier checkpoint
         folder.rename(target)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     sync_directory(target.parent)
-    record = ExportRecord(started_at=started_at, ended_at=time.time())
-    write_record(run.evaluation(step).export_path, record)
-    return target
 
 
 # --- weights --------------------------------------------------------------------------------------

@@ -217,7 +217,12 @@ class SyntheticRun:
         write_record(
             self.run.evaluation(step).scores_path,
             EvaluationScores(
-                step=step, scores=scores, tasks=names[:tasks], plan_sha256="p", ended_at=self.clock
+                step=step,
+                scores=scores,
+                tasks=names[:tasks],
+                checkpoint=self.run.checkpoint(step).identity() or "",
+                plan_sha256="p",
+                ended_at=self.clock,
             ),
         )
 

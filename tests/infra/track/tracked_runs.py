@@ -193,6 +193,7 @@ class RunWriter:
                 Score(task="ppl", metric="word_perplexity,none", value=1000.0 / step),
             ],
             tasks=["cloze", "ppl"],
+            checkpoint=self.run.checkpoint(step).identity() or "",
             plan_sha256="p" * 64,
             export_s=1.0,
             infer_s=5.0,

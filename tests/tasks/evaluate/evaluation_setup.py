@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from configs.rundir import EvaluationDir, RunDir
+from configs.records import ExportRecord
+from configs.rundir import EvaluationDir, RunDir, write_record
 from configs.schema import EvaluateConfig
 
 REPOSITORY = Path(__file__).parents[3]
@@ -156,6 +157,8 @@ def prepare_evaluation(run: RunDir, model_dir: Path, **config: Any) -> Evaluatio
     """The evaluation folder as the flow leaves it before inference: model and config."""
     evaluation = run.evaluation(STEP)
     shutil.copytree(model_dir, evaluation.model_dir, dirs_exist_ok=True)
+    export = ExportRecord(checkpoint="the exported one", started_at=1.0, ended_at=2.0)
+    write_record(evaluation.export_path, export)
     evaluation.config_path.write_text(EvaluateConfig(**config).model_dump_json())
     return evaluation
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from prefect.logging import disable_run_logger
 
-from configs.records import EvaluationScores
-from configs.rundir import EvaluationDir, RunDir, write_record
+from configs.files import write_text
+from configs.records import EvaluationScores, ExportRecord
+from configs.rundir import COMMIT_MARKER_NAME, EvaluationDir, RunDir, write_record
 from configs.schema import RunConfig
 from infra.launch.base import JobSpec, JobState
 from infra.launch.local import LocalLauncher
@@ -32,6 +33,56 @@ def test_scores_that_are_there_need_no_job(tmp_path: Path, evaluation: Evaluatio
     write_record(evaluation.scores_path, scores)
     assert evaluate(tmp_path) == scores
     assert [path.name for path in evaluation.path.iterdir()] == ["scores.json"]
+
+
+def commit(run_dir: Path, content: str) -> str:
+    """Leave a marker of that content; returns the checkpoint's identity."""
+    checkpoint = RunDir(run_dir).checkpoint(5)
+    checkpoint.path.mkdir(parents=True, exist_ok=True)
+    write_text(checkpoint.path / COMMIT_MARKER_NAME, content)
+    identity = checkpoint.identity()
+    assert identity is not None
+    return identity
+
+
+def test_scores_belong_to_the_checkpoint_that_is_there(
+    tmp_path: Path, evaluation: EvaluationDir
+) -> None:
+    first = commit(tmp_path, "first")
+    scores = EvaluationScores(step=5, scores=[], tasks=[], checkpoint=first, plan_sha256="")
+    write_record(evaluation.scores_path, scores)
+    assert evaluate(tmp_path) == scores
+    assert commit(tmp_path, "again") != first
+    assert evaluation.scores() is None
+    commit(tmp_path, "first")
+    assert evaluation.scores() == scores
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_was_saved_again_is_evaluated_anew(
+    tmp_path: Path, evaluation: EvaluationDir
+) -> None:
+    """From the export on, which fails here; a job that reads the export before it is ended first."""
+    first = commit(tmp_path, "first")
+    evaluation.model_dir.mkdir(parents=True)
+    export = ExportRecord(checkpoint=first, started_at=1.0, ended_at=2.0)
+    write_record(evaluation.export_path, export)
+    assert evaluation.export() == export
+    scores = EvaluationScores(step=5, scores=[], tasks=[], checkpoint=first, plan_sha256="")
+    write_record(evaluation.scores_path, scores)
+    argv = (sys.executable, "-c", "import time; time.sleep(60)")
+    job_dir = evaluation.job_dir("infer-1")
+    handle = LocalLauncher().submit(
+        JobSpec(key=str(job_dir), name="test", argv=argv, job_dir=job_dir)
+    )
+    commit(tmp_path, "again")
+    assert evaluation.export() is None
+    assert evaluate(tmp_path) is None
+    assert LocalLauncher().poll(handle).state is JobState.CANCELLED
+    failure = evaluation.failure()
+    assert failure is not None and failure.stage == "export"
+    assert "is no committed checkpoint" in failure.reason
+    assert not evaluation.scores_path.exists()
 
 
 def test_a_job_that_cannot_be_started_is_the_evaluations_failure(

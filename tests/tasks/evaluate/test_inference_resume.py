@@ -67,6 +67,7 @@ def test_finished_inference_is_not_run_again_until_the_config_changes(
     assert path.stat().st_mtime_ns == before.st_mtime_ns
     scores = score(evaluation)
     assert scores.scores[0].stderr is None  # Without resampling.
+    assert scores.checkpoint == "the exported one"
 
     evaluation.config_path.write_text(
         evaluation.config_path.read_text().replace('"limit":null', '"limit":2')

@@ -207,11 +207,30 @@ def test_bf16_weights_stay_bf16(run: RunDir) -> None:
 
 
 def test_exported_model_is_left_alone(run: RunDir) -> None:
-    model_dir = run.evaluation(STEP).model_dir
-    model_dir.mkdir(parents=True)
-    (model_dir / "mine").touch()
+    model_dir = export_checkpoint(run, STEP)
+    before = model_dir.stat()
     assert export_checkpoint(run, STEP) == model_dir
-    assert [path.name for path in model_dir.iterdir()] == ["mine"]
+    assert model_dir.stat().st_ino == before.st_ino
+
+
+def test_model_of_an_earlier_save_of_the_step_is_replaced(run: RunDir) -> None:
+    model_dir = export_checkpoint(run, STEP)
+    (model_dir / "model.safetensors").write_bytes(b"older weights")
+    commit(run, marker_of(run).model_copy(update={"attempt": 2}))
+    assert run.evaluation(STEP).export() is None
+    assert export_checkpoint(run, STEP) == model_dir
+    assert (model_dir / "model.safetensors").stat().st_size > 1000
+    export = run.evaluation(STEP).export()
+    assert export is not None and export.checkpoint == checkpoint(run).identity()
+
+
+def test_model_without_record_of_its_checkpoint_is_exported_again(run: RunDir) -> None:
+    """A flow that was killed between the two."""
+    model_dir = export_checkpoint(run, STEP)
+    (model_dir / "model.safetensors").write_bytes(b"older weights")
+    run.evaluation(STEP).export_path.unlink()
+    export_checkpoint(run, STEP)
+    assert (model_dir / "model.safetensors").stat().st_size > 1000
 
 
 def test_what_a_killed_export_left_is_removed(run: RunDir) -> None:
