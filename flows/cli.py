@@ -18,7 +18,13 @@ import typer
 from rich.console import Console
 
 from configs.checks import check_config, check_launchable
-from configs.errors import EXIT_OK, EXIT_RUN_FAILED, InputError, OverlandError
+from configs.errors import (
+    EXIT_OK,
+    EXIT_RUN_FAILED,
+    InputError,
+    OverlandError,
+    RunFailedError,
+)
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
@@ -169,16 +175,25 @@ def _run_flow(config: RunConfig, flow: Callable[[], object], *, json: bool) -> N
     """Run a flow that trains, then print the run's summary, whether it failed or not."""
     from flows.session import summarize
 
-    exit_code = EXIT_OK
+    run = RunDir(config.resolved_run_dir())
     try:
         _with_progress(config, flow)
     except InputError:
         raise
+    except RunFailedError as error:
+        _print_error(error)
+        _report(summarize(run, config), json=json)
+        raise typer.Exit(error.exit_code) from error
     except OverlandError as error:
         _print_error(error)
-        exit_code = error.exit_code
-    _report(summarize(RunDir(config.resolved_run_dir()), config), json=json)
-    raise typer.Exit(exit_code)
+        _report(summarize(run, config, failure=str(error)), json=json)
+        raise typer.Exit(error.exit_code) from error
+    except Exception as error:
+        # A bug, or the machine's failure: its traceback follows, but what was reached comes first.
+        if run.attempts():
+            _report(summarize(run, config, failure=repr(error)), json=json)
+        raise
+    _report(summarize(run, config), json=json)
 
 
 def _with_progress(config: RunConfig, flow: Callable[[], Any]) -> Any:

@@ -131,20 +131,22 @@ def tracked(run: RunDir, config: RunConfig) -> Iterator[None]:
                 say(f"MLflow has not been told everything yet: `overland track {run.path}` does it")
 
 
-def summarize(run: RunDir, config: RunConfig) -> RunSummary:
-    """The run's result out of what its directory holds now."""
+def summarize(run: RunDir, config: RunConfig, *, failure: str | None = None) -> RunSummary:
+    """The run's result out of what its directory holds now. `failure` says why the flow failed, where
+    the directory does not."""
     attempts = run.attempts()
     record = attempts[-1].record() if attempts else None
     completed = record is not None and record.outcome == "completed"
     tracking = tracking_state(run) if config.tracking.enabled else None
     return build_summary(
         run,
-        status="completed" if completed else "failed",
+        status="completed" if completed and failure is None else "failed",
         goodput=account_goodput(run),
         mlflow_run_id=tracking.mlflow_run_id if tracking else None,
         tracking_uri=resolve_tracking_uri(config.tracking, run)
         if config.tracking.enabled
         else None,
+        failure=failure,
     )
 
 
