@@ -5,7 +5,7 @@ Each is JSON that a person can read. Times are Unix seconds, sizes bytes.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -43,6 +43,8 @@ class DataManifest(Record):
 
     fingerprint: str
     """SHA-256 over sources and data config: equal means nothing needs to be prepared again."""
+    config: dict[str, Any] = {}
+    """The settings that it was prepared for, by their dotted keys."""
     sources: list[SourceRecord]
     documents_read: int
     documents_empty: int

@@ -6,12 +6,13 @@ import time
 
 from prefect import flow
 
-from configs.errors import RunDirectoryError, RunFailedError
+from configs.errors import RunFailedError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cancellation import end_training
 from flows.locks import holds
 from flows.session import open_run, tracked
+from tasks.data.task import prepared_data
 from tasks.diagnose.task import diagnose
 from tasks.recover.task import decide_action
 from tasks.train.task import begin_attempt, watch_attempt
@@ -24,8 +25,7 @@ def pretrain(config: RunConfig) -> None:
     Started again after any interruption it goes on where the run directory says that it stands.
     """
     with open_run(config, "pretrain") as run:
-        if run.manifest() is None:
-            raise RunDirectoryError(f"{run.path} has no data set: run `overland prepare` first")
+        prepared_data(config)
         with tracked(run, config):
             recover_last_attempt(config, run)
             while (number := begin_attempt(config)) is not None:

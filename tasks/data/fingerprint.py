@@ -11,9 +11,11 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from configs.errors import CorpusError
 from configs.files import sha256_of_file, sha256_of_json, write_json
+from configs.load import absolute_paths
 from configs.records import SourceRecord
 from configs.schema import RunConfig
 from tasks.data.sources import DATASETS_FORMAT, Source
@@ -81,6 +83,22 @@ def _read_known(path: Path) -> dict[str, tuple[str, str]]:
         return {key: (str(stamp), str(sha256)) for key, (stamp, sha256) in content.items()}
     except (FileNotFoundError, ValueError, AttributeError, TypeError):
         return {}  # nothing to trust: every file is hashed
+
+
+def data_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that decide what is prepared, by their dotted keys, as the manifest keeps them."""
+    data = absolute_paths(config).data
+    given = data.tokenizer.path
+    return {
+        "data.paths": data.paths,
+        "data.packages": [package.model_dump(mode="json") for package in data.packages],
+        "data.text_field": data.text_field,
+        "data.validation_fraction": data.validation_fraction,
+        "data.tokenizer.path": None if given is None else str(given),
+        "data.tokenizer.vocab_size": data.tokenizer.vocab_size if given is None else None,
+        "model.sequence_length": config.model.sequence_length,
+        "seed": config.seed,
+    }
 
 
 def fingerprint_of(config: RunConfig, sources: list[HashedSource]) -> str:

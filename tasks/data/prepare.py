@@ -31,7 +31,7 @@ from configs.records import DataManifest, SplitRecord
 from configs.rundir import read_record, write_record
 from configs.schema import RunConfig
 from tasks.data.corpus import TRAIN, VALIDATION, Corpus, build_corpus
-from tasks.data.fingerprint import HashedSource, SourceHashes, fingerprint_of
+from tasks.data.fingerprint import HashedSource, SourceHashes, data_settings, fingerprint_of
 from tasks.data.heldout import write_heldout
 from tasks.data.megatron import TokenizedSplit, tokenize_splits
 from tasks.data.sources import expand_sources
@@ -76,7 +76,7 @@ def prepare(config: RunConfig, data_dir: Path, *, report: Report) -> DataManifes
     manifest = _existing(data_dir, inputs.fingerprint)
     if manifest is not None:
         report(f"the data set is prepared already: {manifest.train.tokens:,} tokens to train on")
-        return manifest
+        return _kept(data_dir, manifest, config)
     building = _sibling(data_dir, "preparing")
     building.mkdir(parents=True)
     try:
@@ -144,6 +144,7 @@ def _manifest_of(inputs: _Inputs, folder: Path, built: _Built, started_at: float
     corpus, now = built.corpus, time.time()
     return DataManifest(
         fingerprint=inputs.fingerprint,
+        config=data_settings(inputs.config),
         sources=[
             hashed.record(documents)
             for hashed, documents in zip(inputs.sources, corpus.documents_by_source, strict=True)
@@ -208,6 +209,15 @@ def _existing(data_dir: Path, fingerprint: str) -> DataManifest | None:
         if splits_whole and (data_dir / TOKENIZER_FOLDER / TOKENIZER_FILE).is_file()
         else None
     )
+
+
+def _kept(data_dir: Path, manifest: DataManifest, config: RunConfig) -> DataManifest:
+    """The manifest with the settings of now: the same corpus may have moved."""
+    settings = data_settings(config)
+    if manifest.config != settings:
+        manifest = manifest.model_copy(update={"config": settings})
+        write_record(data_dir / MANIFEST_FILE, manifest)
+    return manifest
 
 
 def _is_whole(data_dir: Path, split: SplitRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Prefect task of the prepare stage."""
+"""Prefect task of the prepare stage, and what it has left for training."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from configs.errors import RunDirectoryError
 from configs.records import DataManifest
 from configs.rundir import RunDir
 from configs.schema import RunConfig
+from tasks.data.fingerprint import data_settings
 from tasks.data.prepare import prepare
 
 
@@ -28,4 +29,23 @@ def prepare_data(config: RunConfig) -> DataManifest:
             f"{run.path} has training attempts but no data set ({run.manifest_path} is missing): "
             "restore its data folder or choose another run_dir"
         )
+    return manifest
+
+
+def prepared_data(config: RunConfig) -> DataManifest:
+    """The data set to train on; RunDirectoryError when there is none, or one for another config."""
+    run = RunDir(config.resolved_run_dir())
+    manifest = run.manifest()
+    if manifest is None:
+        raise RunDirectoryError(f"{run.path} has no data set: run `overland prepare` first")
+    for key, new in data_settings(config).items():
+        old = manifest.config.get(key, new)
+        if old != new:
+            other = (
+                "choose another run_dir=DIR" if run.attempts() else "run `overland prepare` again"
+            )
+            raise RunDirectoryError(
+                f"{run.path} holds a data set that was prepared with {key}={old}, this config says "
+                f"{new}: set it back, or {other}"
+            )
     return manifest

@@ -60,6 +60,13 @@ def test_pretrain_without_data_says_what_to_run(config: RunConfig) -> None:
     assert not config.resolved_run_dir().exists()
 
 
+def test_pretrain_refuses_a_data_set_of_another_config(config: RunConfig) -> None:
+    prepare(config)
+    with pytest.raises(RunDirectoryError, match="seed=1234, this config says 5"):
+        pretrain(config.model_copy(update={"seed": 5}))
+    assert RunDir(config.resolved_run_dir()).attempts() == []
+
+
 def test_evaluate_names_the_checkpoints_that_exist(config: RunConfig) -> None:
     prepare(config)
     with pytest.raises(InputError, match=r"no committed checkpoint of step 7: it has \[\]"):

@@ -127,7 +127,9 @@ def test_same_input_is_not_prepared_twice(
     moved = run_path / "moved.jsonl"
     shutil.copy(corpus_file, moved)
     manifest, reports = run_prepare(make_config(moved, workers=3), data_dir)
-    assert manifest == prepared[1]
+    assert manifest == prepared[1].model_copy(update={"config": manifest.config})
+    assert manifest.config["data.paths"] == [str(moved)]
+    assert RunDir(data_dir.parent).manifest() == manifest
     assert len(reports) == 1 and "prepared already" in reports[0]
 
 
