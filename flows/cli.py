@@ -31,8 +31,6 @@ from configs.schema import RunConfig
 from flows.locks import check_free
 from infra import interrupt
 
-EXIT_INTERRUPTED = 130
-
 PREFECT_DEFAULTS = {
     # On a machine whose cores are busy the temporary server needs longer than Prefect's 20 s.
     "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
@@ -203,8 +201,12 @@ def _with_progress(config: RunConfig, flow: Callable[[], Any]) -> Any:
 
     run = RunDir(config.resolved_run_dir())
     log_to_run_directory(run)
-    with show_progress(run, total_steps=config.train.steps):
-        return flow()
+    try:
+        with show_progress(run, total_steps=config.train.steps):
+            return flow()
+    except KeyboardInterrupt:  # typer turns it into exit code 130
+        typer.echo("interrupted: run the same command again to continue", err=True)
+        raise
 
 
 def _report(summary: Any, *, json: bool) -> None:
@@ -238,9 +240,6 @@ def main() -> None:
     except OverlandError as error:
         _print_error(error)
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        typer.echo("interrupted: run the same command again to continue", err=True)
-        sys.exit(EXIT_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -169,6 +169,7 @@ def test_an_interrupt_cancels_the_job_and_can_be_continued(
     wait_for(run.committed_checkpoints, flow, log)
     flow.send_signal(signal.SIGINT)
     assert flow.wait(60) == 130
+    assert "run the same command again" in log.read_text()
     record = run.attempts()[0].record()
     assert record is not None and record.outcome in ("cancelled", "completed")
     again = overland("run", config, "--json")
