@@ -17,6 +17,12 @@ from tasks.train.data import Datasets, open_datasets
 from tasks.train.distributed import World
 
 
+@pytest.fixture(autouse=True)
+def one_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """megatron-core asks for its rank, to log once."""
+    monkeypatch.setenv("RANK", "0")
+
+
 def open_as(rank: int, run: RunDir, startup_timeout_s: float) -> Datasets:
     """Open the data sets as one of two ranks, which agree about nothing here."""
     config = make_config({"recovery": {"startup_timeout_s": startup_timeout_s}})
@@ -29,11 +35,11 @@ def open_as(rank: int, run: RunDir, startup_timeout_s: float) -> Datasets:
 
 def test_ranks_wait_until_rank_0_has_built_the_index(new_run: Callable[[], RunDir]) -> None:
     run, opened = new_run(), []
-    thread = threading.Thread(target=lambda: opened.append(open_as(1, run, 120)))
+    thread = threading.Thread(target=lambda: opened.append(open_as(1, run, 60)), daemon=True)
     thread.start()
     time.sleep(0.5)
     assert thread.is_alive() and not opened
-    mine = open_as(0, run, 120)
+    mine = open_as(0, run, 60)
     thread.join(60)
     (theirs,) = opened
     assert torch.equal(theirs.train[3]["tokens"], mine.train[3]["tokens"])
