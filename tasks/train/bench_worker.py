@@ -6,11 +6,13 @@ python -m tasks.train.bench_worker FOLDER --steps N
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,8 @@ from configs.schema import RunConfig
 from configs.shapes import count_parameters
 from tasks.train import distributed
 from tasks.train.attempt import build_state, empty_marker, read_inputs
-from tasks.train.bench import RESULT_FILE, WARM_UP_STEPS
+from tasks.train.bench import ARMS, RESULT_FILE, WARM_UP_STEPS
+from tasks.train.bench_estimate import paired_overhead
 from tasks.train.data import Batch, MicroBatches, micro_batch_count, open_datasets
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
@@ -52,13 +55,15 @@ def measure(run: RunDir, steps: int) -> dict[str, Any] | None:
     faults = Faults(config.faults, attempt=1, rank=world.rank, events=events)
     trainer = Trainer(config, run, world, state, datasets, marker, events, faults)
     batches = MicroBatches(datasets.train, config, world)
-    ours, bare = _alternate(
-        lambda: trainer.step(batches), bare_loop(state, config, batches), steps, dist.barrier
-    )
+    times = _measure(lambda: trainer.step(batches), bare_loop(state, config, batches), steps)
+    overhead = paired_overhead(times["ours"], times["bare"])
     result = {
-        "ours_step_s": ours,
-        "bare_step_s": bare,
-        "overhead": ours / bare - 1,
+        "ours_step_s": statistics.median(times["ours"]),
+        "bare_step_s": statistics.median(times["bare"]),
+        "overhead": overhead.value,
+        "overhead_low": overhead.low,
+        "overhead_high": overhead.high,
+        "noise": paired_overhead(times["bare_again"], times["bare"]).value,
         "steps": steps,
         "model_parameters": count_parameters(config.model, marker.padded_vocab_size),
         "processes": world.size,
@@ -93,25 +98,47 @@ def bare_loop(
     return step
 
 
-def _alternate(
-    ours: Callable[[], None], bare: Callable[[], None], steps: int, barrier: Callable[[], Any]
-) -> tuple[float, float]:
-    """Median step times of both, step about, each step begun and ended by all ranks together.
+def _measure(
+    ours: Callable[[], None], bare: Callable[[], None], steps: int
+) -> dict[str, list[float]]:
+    """Step times by arm, a round of all arms at a time.
+
+    The bare step is in the middle, next to both others, which change sides from round to round: what
+    the first of two steps has before the second, both have.
+    """
+    loops = dict(zip(ARMS, (ours, bare, bare), strict=True))
+    times: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    with _collector_off():
+        for turn in range(WARM_UP_STEPS + steps):
+            for arm in ARMS if turn % 2 == 0 else reversed(ARMS):
+                times[arm].append(_timed(loops[arm]))
+    return {arm: measured[WARM_UP_STEPS:] for arm, measured in times.items()}
+
+
+def _timed(step: Callable[[], None]) -> float:
+    """Seconds of a step that all ranks begin and end together.
 
     Without the common end, the loop that does not wait for the other ranks in a step would leave
     that wait to the other loop.
     """
-    times: dict[Callable[[], None], list[float]] = {ours: [], bare: []}
-    for turn in range(WARM_UP_STEPS + steps):
-        # Who goes first changes, so that neither has the better half of a slow drift.
-        for step in (ours, bare) if turn % 2 == 0 else (bare, ours):
-            barrier()
-            started = time.perf_counter()
-            step()
-            barrier()
-            times[step].append(time.perf_counter() - started)
-    kept = {step: measured[WARM_UP_STEPS:] for step, measured in times.items()}
-    return statistics.median(kept[ours]), statistics.median(kept[bare])
+    dist.barrier()
+    started = time.perf_counter()
+    step()
+    dist.barrier()
+    return time.perf_counter() - started
+
+
+@contextmanager
+def _collector_off() -> Iterator[None]:
+    """No garbage collection, which would strike some step or other."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()
 
 
 def _write_random_corpus(data_dir: Path) -> None:
