@@ -30,8 +30,11 @@ def sentences(error: ValidationError) -> dict[str, str]:
 
 def booleans_for_numbers(values: Any, location: tuple[int | str, ...] = ()) -> dict[str, str]:
     """Dotted key -> sentence, for what pydantic lets pass: `steps: true` would be 1."""
+    field = field_at(location)
+    if location and field is None:
+        return {}  # an unknown key, which is said elsewhere
     if isinstance(values, bool):
-        field, key = field_at(location), dotted(location)
+        key = dotted(location)
         if field is None or field.annotation is bool:
             return {}
         return {key: f"{key} must be a number, not {_shown(values)}"}

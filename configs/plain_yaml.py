@@ -47,9 +47,24 @@ _RESOLVERS = (
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe (plain values only), and refuses a key that stands twice in one mapping."""
+    """Safe (plain values only); refuses a key twice in one mapping, and a value that holds itself."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self._open_anchors: list[str | None] = []
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        if isinstance(event, yaml.AliasEvent) and event.anchor in self._open_anchors:
+            problem = f"*{event.anchor} stands within &{event.anchor} itself"
+            mark: Any = event.start_mark
+            raise yaml.composer.ComposerError(None, None, problem, mark)
+        self._open_anchors.append(event.anchor)
+        node = super().compose_node(parent, index)
+        self._open_anchors.pop()
+        return node
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen = set()

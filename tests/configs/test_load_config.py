@@ -11,7 +11,7 @@ import pytest
 
 from configs.errors import ConfigError
 from configs.load import config_differences, dump_config, fixed_differences, load_config
-from configs.schema import RunConfig
+from configs.schema import RunConfig, TrainConfig
 
 Write = Callable[[str | bytes], Path]
 
@@ -178,11 +178,25 @@ def test_endless_file() -> None:
             "name: a\x07",
             "run.yaml is not valid YAML: character 8: special characters are not allowed",
         ),
+        (
+            "trian: " + "{a: " * 100 + "1" + "}" * 100,
+            "run.yaml: unknown key trian: did you mean train?",
+        ),
+        ("a: &a [*a]", "run.yaml is not valid YAML: line 1, column 8: *a stands within &a itself"),
+        (
+            "train: &t\n  steps: 1\n  more: [{<<: *t}]\n",
+            "run.yaml is not valid YAML: line 3, column 15: *t stands within &t itself",
+        ),
         ("? [a]\n: b\n", "run.yaml is not valid YAML: line 1, column 3: a key must be text"),
     ],
 )
 def test_file_that_is_no_config(write: Write, content: str | bytes, message: str) -> None:
     assert refusal(write(content)) == message
+
+
+def test_a_value_may_be_written_once_and_used_again(write: Write) -> None:
+    config = load_config(write("train: {steps: &n 7, warmup_steps: 1}\nseed: *n\n"))
+    assert (config.train.steps, config.seed) == (7, 7)
 
 
 def test_yaml_tags_run_nothing(write: Write) -> None:
@@ -278,11 +292,19 @@ def test_all_that_is_wrong_is_said_a_line_each(write: Write) -> None:
         ("faults.0.step=5", ": faults is a list: give it whole, like faults=[...]"),
         ("name=[a", ": the value is not valid YAML: line 1, column 3: while parsing a flow sequence, "
          "expected ',' or ']', but got '<stream end>'"),
+        ("faults=&f [*f]", ": the value is not valid YAML: line 1, column 5: *f stands within &f itself"),
         ("faults=[{kind: kill, step: 0}]", ": faults[0].step must be greater than 0, not 0"),
     ],
 )  # fmt: skip
 def test_wrong_override(write: Write, override: str, message: str) -> None:
     assert refusal(write("name: x"), override) == f"override {override!r}{message}"
+
+
+def test_override_of_a_very_deep_key(write: Write) -> None:
+    message = refusal(write("name: x"), f"train.{'a.' * 5000}b=true")
+    assert message.endswith(
+        ": unknown key train.a: train has " + ", ".join(TrainConfig.model_fields)
+    )
 
 
 def test_override_below_a_wrong_section_leaves_the_blame_with_the_file(write: Write) -> None:
