@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 from configs.errors import ConfigError
 from configs.fault_checks import check_faults
@@ -55,6 +56,13 @@ def _check_data(config: RunConfig) -> Iterator[str]:
             "data.paths is empty: give files, folders or globs of .txt, .jsonl[.gz|.zst] or .parquet, "
             "like data.paths=[corpus/*.jsonl]"
         )
+    run_dir = config.resolved_run_dir()
+    for folder in (Path(path).absolute() for path in data.paths):
+        if run_dir.is_relative_to(folder) and folder.is_dir():
+            yield (
+                f"run_dir {run_dir} lies in the corpus folder {folder}, and its own files would be read "
+                "as text: choose a run_dir outside"
+            )
     path = data.tokenizer.path
     if path is not None and not path.exists():
         yield f"data.tokenizer.path: {path} does not exist: give a tokenizer.json or a folder with one"

@@ -32,8 +32,6 @@ from flows.locks import check_free
 from infra import interrupt
 
 PREFECT_DEFAULTS = {
-    # On a machine whose cores are busy the temporary server needs longer than Prefect's 20 s.
-    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "180",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "DO_NOT_TRACK": "1",
 }
@@ -197,12 +195,15 @@ def _run_flow(config: RunConfig, flow: Callable[[], object], *, json: bool) -> N
 def _with_progress(config: RunConfig, flow: Callable[[], Any]) -> Any:
     """Run the flow under the progress display, with Prefect's own log in the run directory."""
     from flows.logs import log_to_run_directory
+    from flows.prefect_server import use_prefect_server
+    from flows.session import check_run
     from flows.show.progress import show_progress
 
-    run = RunDir(config.resolved_run_dir())
+    run = check_run(config)
     log_to_run_directory(run)
     try:
         with show_progress(run, total_steps=config.train.steps):
+            use_prefect_server()
             return flow()
     except KeyboardInterrupt:  # typer turns it into exit code 130
         typer.echo("interrupted: run the same command again to continue", err=True)

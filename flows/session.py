@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from prefect.runtime import flow_run
@@ -40,13 +40,17 @@ def check_run(config: RunConfig) -> RunDir:
 
 
 def _check_writable(run: RunDir) -> None:
-    """The run directory, or the nearest folder above it that exists, can be written."""
+    """The run directory is one or can become one: absent or empty, in a folder that can be written."""
     folder = run.path
     try:
         while not folder.exists():
             folder = folder.parent
         if not folder.is_dir():
             raise RunDirectoryError(f"run_dir {run.path} cannot be made: {folder} is not a folder")
+        if folder == run.path and not run.locks_dir.is_dir() and any(folder.iterdir()):
+            raise RunDirectoryError(
+                f"run_dir {run.path} is not empty and holds no run: choose a new or an empty folder"
+            )
         probe = folder / f".overland-probe-{os.getpid()}"
         probe.touch()
         probe.unlink()
@@ -88,7 +92,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
         return
     config = absolute_paths(config)  # Prefect's form and Python callers may give relative ones.
     run = check_run(config)
-    existed = run.path.exists()
+    made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     with ExitStack() as stack:
         for stage in stages:
             stack.enter_context(held(run, stage))
@@ -98,9 +102,17 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
             yield run
         except InputError:
             used_by = {path.name for path in run.locks_dir.iterdir()}
-            if not existed and run.manifest() is None and used_by <= set(stages):
-                shutil.rmtree(run.path)
+            if made and run.manifest() is None and used_by <= set(stages):
+                _remove(made)
             raise
+
+
+def _remove(made: list[Path]) -> None:
+    """Remove the run directory, the first of `made`, and what was made above it for it alone."""
+    shutil.rmtree(made[0])
+    for folder in made[1:]:
+        with suppress(OSError):  # Another run has moved in.
+            folder.rmdir()
 
 
 _tracked_here: set[Path] = set()

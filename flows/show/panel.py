@@ -47,6 +47,8 @@ def activity(snapshot: Snapshot) -> Text | None:
         return None
     if attempt is None:
         return Text("starting the training job")
+    if attempt.cancelled:
+        return Text(f"attempt {attempt.number} was interrupted", "yellow")
     if attempt.ended and attempt.action is None:
         return Text(f"attempt {attempt.number} ended: looking for the cause", "yellow")
     if attempt.ended:

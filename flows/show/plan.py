@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from rich.console import Console
-from rich.table import Table
 
-from configs.memory import GIB, estimate_memory
+from configs.memory import estimate_memory, readable
 from configs.schema import RunConfig
 from configs.shapes import count_parameters, padded_vocab_size
+from flows.show import words
+from flows.show.layout import print_places
 
 
 def print_plan(config: RunConfig, console: Console) -> None:
@@ -18,19 +19,13 @@ def print_plan(config: RunConfig, console: Console) -> None:
     tokens_per_step = train.global_batch_size * config.model.sequence_length
     memory = estimate_memory(config)
 
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column()
-    table.add_row("config", f"{config.name}: ok")
-    table.add_row("parameters", f"{parameters:,} (vocabulary {vocabulary:,})")
-    table.add_row(
-        "processes",
-        f"{parallel.world_size} = tensor {parallel.tensor} x pipeline {parallel.pipeline} x "
-        f"data {parallel.data}, on {config.launcher.nodes} node(s)",
-    )
-    table.add_row(
-        "tokens",
-        f"{tokens_per_step:,} a step, {tokens_per_step * train.steps:,} in {train.steps:,}",
-    )
-    table.add_row("memory", f"{memory.total / GIB:.2f} GiB on one device (estimate; GiB: {memory})")
-    console.print(table, soft_wrap=True)
+    layout = f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {parallel.data}"
+    nodes = words.plural(config.launcher.nodes, "node")
+    facts = [
+        ("config", f"{config.name}: ok"),
+        ("parameters", f"{parameters:,} (vocabulary {vocabulary:,})"),
+        ("processes", f"{parallel.world_size} = {layout}, on {nodes}"),
+        ("tokens", f"{tokens_per_step:,} a step, {tokens_per_step * train.steps:,} in all"),
+        ("memory", f"about {readable(memory.total)} on each device: {memory}"),
+    ]
+    print_places(facts, console)

@@ -88,6 +88,10 @@ class AttemptView:
         return self.record is not None and self.record.outcome == "failed"
 
     @property
+    def cancelled(self) -> bool:
+        return self.record is not None and self.record.outcome == "cancelled"
+
+    @property
     def ended(self) -> bool:
         return self.record is not None and self.record.outcome is not None
 

@@ -56,10 +56,12 @@ def report_console(stream: TextIO) -> Console:
 def print_report(summary: RunSummary, console: Console) -> None:
     """Print a run's result."""
     _print_header(summary, console)
-    if summary.failure:
+    if summary.failure and summary.failure.interrupted:
+        console.print(Text(summary.failure.sentence, "yellow"))
+    elif summary.failure:
         _print_failure(summary, console)
     rows = _rows(summary.checkpoints, summary.evaluations, _failure_notes(summary))
-    _print_checkpoints(rows, console)
+    _print_checkpoints(rows, console, rest_in="summary.json")
     told = summary.failure.attempt if summary.failure else None
     _print_restarts([a for a in summary.attempts if a.number != told], console)
     if summary.goodput:
@@ -81,7 +83,7 @@ def print_status(
     word = "unfinished" if live is False else "running"
     notes |= {e.step: f"{word} ({e.stage})" for e in snapshot.live_evaluations}
     rows = _rows(summarize_checkpoints(snapshot), summarize_scores(snapshot), notes)
-    _print_checkpoints(rows, console)
+    _print_checkpoints(rows, console, rest_in="checkpoints/ and evaluations/")
     attempts = summarize_attempts(snapshot)
     _print_restarts(attempts, console)
     if goodput:
@@ -108,7 +110,6 @@ def _current_summary(run: RunDir, snapshot: Snapshot) -> RunSummary | None:
 
 
 def _print_header(summary: RunSummary, console: Console) -> None:
-    done = summary.status == "completed"
     parts = [words.plural(summary.final_step, "step")]
     if summary.final_loss is not None:
         parts.append(f"loss {words.loss(summary.final_loss)}")
@@ -118,7 +119,11 @@ def _print_header(summary: RunSummary, console: Console) -> None:
     if restarts > 0:
         parts.append(words.plural(restarts, "restart"))
     name = words.clean(Path(summary.run_dir).name, 60)
-    status = (summary.status, "bold green" if done else "bold red")
+    status: tuple[str, str] = (summary.status, "bold red")
+    if summary.status == "completed":
+        status = (summary.status, "bold green")
+    elif summary.failure and summary.failure.interrupted:
+        status = ("interrupted", "bold yellow")
     console.print()
     console.print(Text.assemble((name, "bold"), " ", status, ": ", ", ".join(parts)))
 
@@ -189,10 +194,10 @@ def _failure_note(failure: EvaluationFailure) -> str:
     return f"failed in {words.clean(failure.stage, 20)}: {words.clean(failure.reason)}"
 
 
-def _print_checkpoints(rows: Sequence[ScoreRow], console: Console) -> None:
+def _print_checkpoints(rows: Sequence[ScoreRow], console: Console, *, rest_in: str) -> None:
     section("checkpoints", console)
     if rows:
-        print_scores(rows, console)
+        print_scores(rows, console, rest_in=rest_in)
     else:
         console.print(Text("none was committed"))
 

@@ -119,8 +119,11 @@ def one_line(scores: Iterable[ScoreLike], limit: int = 4) -> str:
     return ", ".join(parts)
 
 
-def print_scores(rows: Sequence[ScoreRow], console: Console) -> None:
-    """Print the table, as several below each other where one does not fit the width."""
+def print_scores(rows: Sequence[ScoreRow], console: Console, *, rest_in: str) -> None:
+    """Print the table, as several below each other where one does not fit the width.
+
+    `rest_in` names the files that hold the checkpoints it has no room for.
+    """
     columns = _columns(rows)
     shown, hidden = _rows_to_show(rows, columns)
     wide = _table(shown, columns, stderr=True)
@@ -135,7 +138,7 @@ def print_scores(rows: Sequence[ScoreRow], console: Console) -> None:
     if fits and any(cell.stderr is not None for c in columns for cell in c.cells.values()):
         notes.append("(standard error)")
     if hidden:
-        notes.append(f"{words.plural(hidden, 'more checkpoint')} in summary.json")
+        notes.append(f"{words.plural(hidden, 'more checkpoint')} in {rest_in}")
     if notes:
         console.print(Text("   ".join(notes), style="dim"))
     for row in [row for row in rows if row.note][-_MAX_NOTES:]:
@@ -159,10 +162,12 @@ def _columns(rows: Sequence[ScoreRow]) -> list[_Column]:
 def _rows_to_show(
     rows: Sequence[ScoreRow], columns: Sequence[_Column]
 ) -> tuple[list[ScoreRow], int]:
-    """The newest rows and those with a best value; how many are left out."""
+    """The newest rows with scores, the newest without where there is room, the very newest, and those
+    with a best value; how many are left out."""
     best = {step for c in columns for step, s in c.cells.items() if s.value == c.best is not None}
-    newest = {row.step for row in rows[-_MAX_ROWS:]}
-    shown = [row for row in rows if row.step in newest | best]
+    preferred = sorted(rows, key=lambda row: (bool(row.scores), row.step))[-_MAX_ROWS:]
+    chosen = best | {row.step for row in (*preferred, *rows[-1:])}
+    shown = [row for row in rows if row.step in chosen]
     return shown, len(rows) - len(shown)
 
 

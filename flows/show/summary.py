@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import ConfigDict, Field
@@ -66,6 +65,8 @@ class Failure(Record):
     """Why the run failed."""
 
     sentence: str
+    interrupted: bool = False
+    """A person ended it: nothing is wrong, and it can go on."""
     attempt: int | None = None
     verdict: Verdict | None = None
 
@@ -113,7 +114,7 @@ def build_summary(
         goodput=goodput,
         mlflow_run_id=mlflow_run_id,
         tracking_uri=words.without_password(tracking_uri) if tracking_uri else None,
-        failure=_failure(snapshot.attempts, failure) if status == "failed" else None,
+        failure=_failure(snapshot, failure) if status == "failed" else None,
         evaluation_failures=snapshot.evaluation_failures,
     )
 
@@ -170,8 +171,12 @@ def _summarize_attempt(attempt: AttemptView) -> AttemptSummary:
     )
 
 
-def _failure(attempts: Sequence[AttemptView], sentence: str | None) -> Failure:
-    last = attempts[-1] if attempts else None
+def _failure(snapshot: Snapshot, sentence: str | None) -> Failure:
+    last = snapshot.attempt
+    if last and last.cancelled and sentence is None:
+        when = f"after step {snapshot.step:,}" if snapshot.step else "before the first step"
+        text = f"interrupted {when}: run the same command again to continue"
+        return Failure(sentence=text, interrupted=True)
     if last is None or not last.failed:
         return Failure(sentence=sentence or "the run ended before it was complete")
     return Failure(sentence=sentence or _sentence(last), attempt=last.number, verdict=last.verdict)

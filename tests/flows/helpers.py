@@ -98,11 +98,12 @@ def overland(*arguments: str | Path, timeout_s: float = 300) -> subprocess.Compl
 
 
 def start_overland(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]:
-    """Start the command in a session of its own, with its output in a file."""
+    """Start the command as a terminal does: leader of a group of its own, with a Prefect of its own."""
     with open(log, "ab") as file:
         return subprocess.Popen(
             [sys.executable, "-m", "flows.cli", *map(str, arguments)],
             stdout=file,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            env={name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"},
         )

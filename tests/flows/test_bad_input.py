@@ -64,6 +64,21 @@ def test_run_directory_below_a_file(tmp_path: Path) -> None:
     refused(overland("run", config, f"run_dir={tmp_path}/file/run"), "file", "not a folder")
 
 
+def test_a_folder_of_other_files_does_not_become_a_run_directory(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    folder = tmp_path / "papers"
+    folder.mkdir()
+    (folder / "paper.txt").write_text("mine")
+    refused(overland("run", config, f"run_dir={folder}"), "papers", "not empty")
+    assert [path.name for path in folder.iterdir()] == ["paper.txt"]
+
+
+def test_a_run_directory_in_its_own_corpus(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    result = overland("run", config, f"data.paths=[{tmp_path}]")
+    refused(result, "run_dir", "lies in the corpus folder")
+
+
 def test_not_a_run_directory(tmp_path: Path) -> None:
     for command in ("status", "evaluate", "track"):
         refused(overland(command, tmp_path), str(tmp_path))
@@ -122,9 +137,9 @@ def test_corpus_that_cannot_be_used(
 ) -> None:
     config = tiny_config(tmp_path)
     spoil(tmp_path / "corpus.jsonl")
-    result = overland("run", config, f"data.paths=[{tmp_path}/corpus.jsonl*]")
-    refused(result, *words)
-    assert not (tmp_path / "run").exists()
+    paths = f"data.paths=[{tmp_path}/corpus.jsonl*]"
+    refused(overland("run", config, paths, f"run_dir={tmp_path}/runs/a"), *words)
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.slow

@@ -167,9 +167,12 @@ def test_an_interrupt_cancels_the_job_and_can_be_continued(
     log = tmp_path / "first.log"
     flow = start_overland("run", config, log=log)
     wait_for(run.committed_checkpoints, flow, log)
-    flow.send_signal(signal.SIGINT)
+    processes = psutil.Process(flow.pid).children(recursive=True)
+    assert any("prefect.server.api.server:create_app" in p.cmdline() for p in processes)
+    os.killpg(flow.pid, signal.SIGINT)  # what a terminal does: the whole group gets it
     assert flow.wait(60) == 130
     assert "run the same command again" in log.read_text()
+    assert not psutil.wait_procs(processes, timeout=30)[1]
     record = run.attempts()[0].record()
     assert record is not None and record.outcome in ("cancelled", "completed")
     again = overland("run", config, "--json")

@@ -1,0 +1,91 @@
+"""A temporary Prefect server for one command, where no server is configured.
+
+Prefect would start one itself, but in the terminal's process group: a Ctrl-C then kills the server
+under the flow, which goes on retrying for minutes, and a flow that is killed leaves its server
+behind. This one has a session of its own and dies with its flow. It serves the local database, the
+same that `overland ui` shows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+
+from configs.errors import OverlandError
+from infra.launch import leash
+
+START_LIMIT_S = 180.0
+_STOP_LIMIT_S = 10.0
+
+
+def use_prefect_server() -> None:
+    """Have a Prefect server for the rest of this process: the configured one, or a temporary one.
+
+    A temporary one is ended by `atexit`, after Prefect has sent what it still had to say.
+    """
+    from prefect.context import refresh_global_settings_context
+    from prefect.settings import PREFECT_API_URL
+
+    if PREFECT_API_URL.value():
+        return
+    port = _free_port()
+    server = _start(port)
+    atexit.register(_stop, server)
+    _wait_until_up(server, f"http://127.0.0.1:{port}/api/health")
+    os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+    refresh_global_settings_context()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _start(port: int) -> subprocess.Popen[bytes]:
+    """The server as Prefect starts its own temporary one: no pages, no background services."""
+    server = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
+    return subprocess.Popen(
+        [
+            *(sys.executable, str(Path(leash.__file__)), *server),
+            *("--host", "127.0.0.1", "--port", str(port), "--log-level", "error"),
+        ],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"},
+        start_new_session=True,
+    )
+
+
+def _wait_until_up(server: subprocess.Popen[bytes], health_url: str) -> None:
+    deadline = time.monotonic() + START_LIMIT_S
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            break
+        try:
+            if httpx.get(health_url, timeout=5.0).is_success:
+                return
+        except httpx.TransportError:
+            pass  # Not listening yet.
+        time.sleep(0.1)
+    raise OverlandError(
+        "Prefect's temporary server did not start: `prefect server start` shows why, or point "
+        "PREFECT_API_URL at a server"
+    )
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(_STOP_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        server.kill()
+        server.wait()
