@@ -22,6 +22,7 @@ from configs.schema import ModelConfig, ParallelConfig, RunConfig
 from configs.shapes import key_value_size, padded_vocab_size, stage_parameters
 
 GIB = 1 << 30
+_MIB = 1 << 20
 _FP32_BYTES = 4
 
 
@@ -49,7 +50,13 @@ class MemoryEstimate:
             "optimizer": self.optimizer,
             "activations": self.activations,
         }
-        return ", ".join(f"{name} {size / GIB:.1f}" for name, size in parts.items())
+        return ", ".join(f"{name} {readable(size)}" for name, size in parts.items())
+
+
+def readable(size_bytes: float) -> str:
+    """`49.1 MiB`, `13.1 GiB`: binary units, as GPU memory is counted."""
+    unit, name = (GIB, "GiB") if size_bytes >= GIB else (_MIB, "MiB")
+    return f"{size_bytes / unit:.1f} {name}"
 
 
 def estimate_memory(

@@ -21,11 +21,12 @@ def print_plan(config: RunConfig, console: Console) -> None:
 
     layout = f"tensor {parallel.tensor} x pipeline {parallel.pipeline} x data {parallel.data}"
     nodes = words.plural(config.launcher.nodes, "node")
+    steps = words.plural(train.steps, "step")
     facts = [
         ("config", f"{config.name}: ok"),
         ("parameters", f"{parameters:,} (vocabulary {vocabulary:,})"),
         ("processes", f"{parallel.world_size} = {layout}, on {nodes}"),
-        ("tokens", f"{tokens_per_step:,} a step, {tokens_per_step * train.steps:,} in all"),
+        ("tokens", f"{tokens_per_step:,} a step, {tokens_per_step * train.steps:,} in {steps}"),
         ("memory", f"about {readable(memory.total)} on each device: {memory}"),
     ]
     print_places(facts, console)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.memory import GIB, estimate_memory
+from configs.memory import GIB, estimate_memory, readable
 from configs.schema import ModelConfig, RunConfig
 from configs.shapes import count_parameters, padded_vocab_size
 
@@ -163,3 +163,12 @@ def test_large_model_matches_published_shares() -> None:
     published = 34 * 2048 * 12288 / 8 * 12 * 8
     assert estimate.activations == pytest.approx(published, rel=0.1)
     assert 20 < estimate.total / GIB < 80
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0.0 MiB"), (3_550_000, "3.4 MiB"), (GIB - 1, "1024.0 MiB"), (GIB, "1.0 GiB"),
+     (80 * GIB, "80.0 GiB")],
+)  # fmt: skip
+def test_sizes_as_people_read_them(size_bytes: int, text: str) -> None:
+    assert readable(size_bytes) == text
