@@ -17,9 +17,10 @@ from rich.text import Text
 from configs.records import EvaluationFailure, Goodput
 from configs.rundir import RunDir, read_record
 from flows.show import words
-from flows.show.layout import print_facts, print_places, print_tight, section, two_columns
+from flows.show.layout import print_facts, print_places, print_tight, section
 from flows.show.notices import progress_line
 from flows.show.panel import activity
+from flows.show.restarts import print_restarts
 from flows.show.scores import ScoreRow, print_scores
 from flows.show.state import RunView, Snapshot
 from flows.show.summary import (
@@ -35,7 +36,6 @@ from flows.show.summary import (
 
 __all__ = ["RunSummary", "build_summary", "print_report", "print_status", "report_console"]
 
-_MAX_RESTARTS = 10
 _GOODPUT_PARTS = (
     ("productive_s", "steps that count"),
     ("recomputed_s", "steps computed again"),
@@ -63,7 +63,7 @@ def print_report(summary: RunSummary, console: Console) -> None:
     rows = _rows(summary.checkpoints, summary.evaluations, _failure_notes(summary))
     _print_checkpoints(rows, console, rest_in="summary.json")
     told = summary.failure.attempt if summary.failure else None
-    _print_restarts([a for a in summary.attempts if a.number != told], console)
+    print_restarts([a for a in summary.attempts if a.number != told], console)
     if summary.goodput:
         _print_goodput(summary.goodput, console)
     _print_where_to_look(summary, console)
@@ -85,7 +85,7 @@ def print_status(
     rows = _rows(summarize_checkpoints(snapshot), summarize_scores(snapshot), notes)
     _print_checkpoints(rows, console, rest_in="checkpoints/ and evaluations/")
     attempts = summarize_attempts(snapshot)
-    _print_restarts(attempts, console)
+    print_restarts(attempts, console)
     if goodput:
         _print_goodput(goodput, console)
     section("where to look", console)
@@ -170,7 +170,7 @@ def _print_failure(summary: RunSummary, console: Console) -> None:
     print_facts(facts, console)
 
 
-# --- checkpoints and restarts ---------------------------------------------------------------------
+# --- checkpoints -----------------------------------------------------------------------------------
 
 
 def _rows(
@@ -200,64 +200,6 @@ def _print_checkpoints(rows: Sequence[ScoreRow], console: Console, *, rest_in: s
         print_scores(rows, console, rest_in=rest_in)
     else:
         console.print(Text("none was committed"))
-
-
-def _print_restarts(attempts: Sequence[AttemptSummary], console: Console) -> None:
-    ended = [
-        (attempt, attempts[i + 1] if i + 1 < len(attempts) else None)
-        for i, attempt in enumerate(attempts)
-        if attempt.outcome in ("failed", "cancelled")
-    ]
-    if not ended:
-        return
-    section("restarts", console)
-    if len(ended) > _MAX_RESTARTS:
-        console.print(Text(f"{len(ended) - _MAX_RESTARTS} earlier ones in attempts/", "dim"))
-    table = two_columns()
-    for attempt, following in ended[-_MAX_RESTARTS:]:
-        table.add_row(Text(f"attempt {attempt.number}"), _cause(attempt))
-        if attempt.root_cause_text:
-            table.add_row("", _quote(attempt))
-        table.add_row("", Text(_consequence(attempt, following)))
-    print_tight(table, console)
-
-
-def _cause(attempt: AttemptSummary) -> Text:
-    text = Text(attempt.verdict or attempt.outcome or "", style="bold yellow")
-    plain = f" ({attempt.category})" if attempt.category else ""
-    if attempt.rank is not None:
-        plain += f", rank {attempt.rank}"
-    if attempt.node:
-        plain += f" on {words.clean(attempt.node, 60)}"
-    if attempt.last_step is not None:
-        plain += f", after step {attempt.last_step:,}"
-    if attempt.how:
-        plain += f": {attempt.how}"
-    return Text.assemble(text, plain)
-
-
-def _quote(attempt: AttemptSummary) -> Text:
-    place = attempt.root_cause_file or ""
-    if attempt.root_cause_line is not None:
-        place += f":{attempt.root_cause_line}"
-    quote = f'"{words.quote(attempt.root_cause_text, 240)}"'
-    return Text.assemble((f"{place}  " if place else "", "dim"), quote)
-
-
-def _consequence(attempt: AttemptSummary, following: AttemptSummary | None) -> str:
-    reason = words.clean(attempt.reason).rstrip(".")
-    if attempt.stop or (following is None and attempt.action is None):
-        action = "stopped"
-    else:
-        action = words.ACTION_WORDS[attempt.action] if attempt.action else "started again"
-    text = f"{action}: {reason}" if reason else action
-    if following is None or following.start_step is None:
-        return text
-    back = f"went back to step {following.start_step:,}"
-    again = (attempt.last_step or 0) - following.start_step
-    if again > 0:
-        back += f" ({words.plural(again, 'step')} computed again)"
-    return f"{text}; {back}"
 
 
 # --- time and places ------------------------------------------------------------------------------

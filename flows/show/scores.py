@@ -137,10 +137,10 @@ def print_scores(rows: Sequence[ScoreRow], console: Console, *, rest_in: str) ->
         notes.append("* best of its column")
     if fits and any(cell.stderr is not None for c in columns for cell in c.cells.values()):
         notes.append("(standard error)")
-    if hidden:
-        notes.append(f"{words.plural(hidden, 'more checkpoint')} in {rest_in}")
     if notes:
         console.print(Text("   ".join(notes), style="dim"))
+    if hidden:
+        console.print(Text(f"{words.plural(hidden, 'more checkpoint')} in {rest_in}", "dim"))
     for row in [row for row in rows if row.note][-_MAX_NOTES:]:
         console.print(Text(f"step {row.step:,}: evaluation {row.note}", style="yellow"))
 

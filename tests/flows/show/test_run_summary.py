@@ -181,8 +181,41 @@ def test_many_checkpoints_are_cut_to_the_newest_and_the_best(tmp_path: Path) -> 
         made.score(step, accuracy=0.9 if step == 30 else 0.1 + step / 10_000)
     text = report(summary_of(made))
     assert "23 more checkpoints in summary.json" in text
-    shown = [int(line.split()[0]) for line in text.splitlines() if line.strip()[:1].isdigit()]
+    table = text.split("* best of its column")[0]
+    shown = [int(line.split()[0]) for line in table.splitlines() if line.strip()[:1].isdigit()]
     assert shown == [30, *range(250, 410, 10)]
+
+
+def test_the_report_of_an_interrupted_run(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 70)
+    made.end(1, "cancelled", reason="interrupted from the keyboard")
+    summary = summary_of(made, "failed")
+    assert summary.status == "failed" and summary.failure and summary.failure.interrupted
+    text = report(summary)
+    assert "run interrupted: 70 steps" in text
+    assert "\ninterrupted after step 70: run the same command again to continue\n" in text
+    assert "\nfailure\n" not in text and "failed" not in text
+    write_record(made.run.summary_path, summary)
+    assert status(made, live=False) == text
+
+
+def test_a_run_interrupted_before_its_first_step(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.submit(1)
+    made.end(1, "cancelled")
+    text = report(summary_of(made, "failed"))
+    assert "interrupted before the first step: run the same command again to continue" in text
+
+
+def test_a_reason_that_is_given_comes_before_an_interruption(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.submit(1)
+    made.end(1, "cancelled")
+    text = report(summary_of(made, "failed", failure="the disk is full"))
+    assert "run failed" in text and "the disk is full" in text and "interrupted" not in text
 
 
 def test_the_report_of_a_failed_run(tmp_path: Path) -> None:
@@ -235,6 +268,33 @@ def test_status_of_an_unfinished_run(tmp_path: Path) -> None:
     assert "NodeFailure (infrastructure), rank 1" in text
     interrupted = status(made, live=False)
     assert "not at work" in interrupted and "unfinished (infer)" in interrupted
+
+
+def test_status_shows_scored_checkpoints_first_and_names_files_that_exist(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run", steps=2000)
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 1000, every=10)
+    for step in range(10, 220, 10):
+        made.score(step, accuracy=0.9 if step == 30 else 0.1 + step / 10_000)
+    text = status(made, live=True)
+    assert "82 more checkpoints in checkpoints/ and evaluations/" in text
+    assert "summary.json" not in text
+    table = text.split("checkpoints\n")[1].split("more checkpoints")[0]
+    shown = [int(line.split()[0]) for line in table.splitlines() if "MB" in line]
+    assert shown == [30, *range(60, 220, 10), 1000]
+
+
+def test_checkpoints_without_scores_fill_the_room_that_is_left(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run", steps=2000)
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 200, every=10)
+    made.score(10)
+    made.score(20)
+    table = status(made, live=True).split("checkpoints\n")[1]
+    shown = [int(line.split()[0]) for line in table.splitlines() if "MB" in line]
+    assert shown == [10, 20, *range(70, 210, 10)]
 
 
 def test_status_is_the_report_until_the_run_goes_on(tmp_path: Path) -> None:
