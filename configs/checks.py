@@ -19,6 +19,9 @@ from configs.shapes import VOCAB_MULTIPLE
 _USABLE_MEMORY = 0.92
 """Share of a GPU's memory left by the CUDA context, NCCL's buffers and fragmentation."""
 
+_TRACKING_SCHEMES = ("http", "https", "sqlite", "postgresql", "mysql", "mssql", "databricks")
+"""What MLflow can record to; a database's may name its driver too, like postgresql+psycopg2."""
+
 
 def check_config(config: RunConfig) -> None:
     """Raise ConfigError with all that does not fit together, a line each."""
@@ -30,6 +33,7 @@ def check_config(config: RunConfig) -> None:
         *_check_schedule(config),
         *check_faults(config),
         *_check_evaluate(config),
+        *_check_tracking(config),
     ]
     problems = problems or [*_check_memory(config)]  # which divides by what was just checked
     if problems:
@@ -177,6 +181,24 @@ def _check_evaluate(config: RunConfig) -> Iterator[str]:
     for folder in evaluate.task_dirs:
         if not folder.is_dir():
             yield f"evaluate.task_dirs: {folder} is no folder: give folders of lm-eval YAML tasks"
+
+
+def _check_tracking(config: RunConfig) -> Iterator[str]:
+    """The value itself is not repeated: it may hold a password."""
+    uri = config.tracking.uri
+    if not config.tracking.enabled or not uri or uri == "databricks":
+        return
+    scheme, separator, _ = uri.partition("://")
+    if not separator or scheme == "file":
+        yield (
+            "tracking.uri is a plain path, to which MLflow does not write any more: give "
+            "sqlite:///PATH for a file, or http://HOST:PORT for a server"
+        )
+    elif scheme.partition("+")[0] not in _TRACKING_SCHEMES:
+        yield (
+            f"tracking.uri begins with {scheme}://, which MLflow does not know: it knows "
+            f"{', '.join(_TRACKING_SCHEMES)}, like sqlite:///PATH or http://HOST:PORT"
+        )
 
 
 # --- memory ---------------------------------------------------------------------------------------

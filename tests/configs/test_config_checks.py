@@ -261,8 +261,8 @@ def test_model_too_large_for_the_gpu_names_what_would_fit() -> None:
         checkpoint={"interval_steps": 100},
     )
     assert message == (
-        "the model needs about 152.6 GiB on each GPU (weights 13.1, gradients 26.3, optimizer 78.8, "
-        "activations 34.5), but of launcher.gpu_memory_gib (80) about 73.6 GiB can be used: "
+        "the model needs about 152.6 GiB on each GPU (weights 13.1 GiB, gradients 26.3 GiB, "
+        "optimizer 78.8 GiB, activations 34.5 GiB), but of launcher.gpu_memory_gib (80) about 73.6 GiB can be used: "
         "parallel.distributed_optimizer=true train.micro_batch_size=1 would need 57.9 GiB"
     )
 
@@ -293,3 +293,45 @@ def test_local_launcher_runs_on_one_machine() -> None:
     with pytest.raises(ConfigError, match=r"launcher\.nodes is 2, but the local launcher"):
         check_launchable(config)
     check_launchable(make())
+
+
+# --- tracking -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        None,
+        "",
+        "http://127.0.0.1:5000",
+        "https://mlflow.example/x",
+        "sqlite:////runs/mlflow.db",
+        "postgresql://db.example/mlflow",
+        "postgresql+psycopg2://me:secret@db.example/mlflow",
+        "mysql+pymysql://db.example/mlflow",
+        "mssql+pyodbc://db.example/mlflow",
+        "databricks",
+        "databricks://profile",
+    ],
+)
+def test_tracking_uris_that_mlflow_knows(uri: str | None) -> None:
+    check_config(make(tracking__uri=uri))
+
+
+@pytest.mark.parametrize("scheme", ["ftp", "htpp", "postgres", "uc"])
+def test_tracking_uri_of_an_unknown_scheme(scheme: str) -> None:
+    assert refusal(tracking__uri=f"{scheme}://me:secret@host/x") == (
+        f"tracking.uri begins with {scheme}://, which MLflow does not know: it knows http, https, "
+        "sqlite, postgresql, mysql, mssql, databricks, like sqlite:///PATH or http://HOST:PORT"
+    )
+
+
+@pytest.mark.parametrize(
+    "uri", ["garbage", "/runs/mlruns", "file:/runs", "file:///runs", "host:5000"]
+)
+def test_tracking_uri_that_is_a_plain_path(uri: str) -> None:
+    assert refusal(tracking__uri=uri) == (
+        "tracking.uri is a plain path, to which MLflow does not write any more: give "
+        "sqlite:///PATH for a file, or http://HOST:PORT for a server"
+    )
+    check_config(make(tracking__uri=uri, tracking__enabled=False))
