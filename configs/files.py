@@ -152,7 +152,7 @@ def is_locked(path: Path) -> bool:
     """Whether somebody holds the lock on `path` now. Needs to read the file only, and creates nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

@@ -6,6 +6,7 @@ Set before any test imports Prefect, MLflow or a Hugging Face library.
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,9 @@ os.environ.update(
     HF_HUB_OFFLINE="1",
     HF_DATASETS_OFFLINE="1",
 )
+# A shell that starts its commands in the background has them ignore Ctrl-C, and so would the
+# processes that these tests start and interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "MLFLOW_TRACKING_URI"):
     os.environ.pop(name, None)
 
