@@ -41,7 +41,9 @@ def trained(tmp_path: Path) -> None:
     record = AttemptRecord(
         number=1, key="k", job_id="j", submitted_at=1.0, ended_at=2.0, outcome="completed"
     )
-    write_record(RunDir(tmp_path / "run").attempt(1).record_path, record)
+    run = RunDir(tmp_path / "run")
+    run.locks_dir.mkdir(parents=True)
+    write_record(run.attempt(1).record_path, record)
 
 
 @pytest.mark.usefixtures("trained")

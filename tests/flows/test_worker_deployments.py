@@ -32,10 +32,19 @@ class Api:
         self._client = client
 
     def post(self, path: str, content: dict[str, Any]) -> Any:
-        return self._client.post(path, json=content).raise_for_status().json()
+        return self._answer(lambda: self._client.post(path, json=content))
 
     def get(self, path: str) -> Any:
-        return self._client.get(path).raise_for_status().json()
+        return self._answer(lambda: self._client.get(path))
+
+    def _answer(self, ask: Callable[[], httpx.Response]) -> Any:
+        """Prefect says 503, try again, while its SQLite is locked by another request."""
+        for _ in range(30):
+            response = ask()
+            if response.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(1)
+        return response.raise_for_status().json()
 
     def start(self, name: str, config: Path) -> str:
         """Start a flow run of a deployment, with what a person fills into its form."""
