@@ -159,5 +159,6 @@ class EvaluationReader:
         return self.view
 
     def _stage(self) -> str:
-        stages = [s for s in ("score", "infer") if self._folder.job_dir(s).is_dir()]
-        return stages[0] if stages else "export"
+        """The last stage that a job was submitted for; its tries are folders like infer-1."""
+        jobs = self._folder.job_dir("any").parent
+        return next((s for s in ("score", "infer") if any(jobs.glob(f"{s}-*"))), "export")

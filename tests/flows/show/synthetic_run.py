@@ -227,7 +227,7 @@ class SyntheticRun:
         )
 
     def begin_evaluation(self, step: int, stage: str = "export") -> None:
-        self.run.evaluation(step).job_dir(stage).mkdir(parents=True, exist_ok=True)
+        self.run.evaluation(step).job_dir(f"{stage}-1").mkdir(parents=True, exist_ok=True)
 
     def fail_evaluation(self, step: int) -> None:
         failure = EvaluationFailure(
