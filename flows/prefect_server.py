@@ -13,16 +13,13 @@ import os
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import httpx
-
 from configs.errors import OverlandError
+from flows.servers import stop, wait_until_up
 from infra.launch import leash
 
 START_LIMIT_S = 180.0
-_STOP_LIMIT_S = 10.0
 
 
 def use_prefect_server() -> None:
@@ -37,8 +34,12 @@ def use_prefect_server() -> None:
         return
     port = _free_port()
     server = _start(port)
-    atexit.register(_stop, server)
-    _wait_until_up(server, f"http://127.0.0.1:{port}/api/health")
+    atexit.register(stop, server)
+    if not wait_until_up(server, f"http://127.0.0.1:{port}/api/health", START_LIMIT_S):
+        raise OverlandError(
+            "Prefect's temporary server did not start: `prefect server start` shows why, or point "
+            "PREFECT_API_URL at a server"
+        )
     os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
     refresh_global_settings_context()
 
@@ -63,29 +64,3 @@ def _start(port: int) -> subprocess.Popen[bytes]:
         env=os.environ | {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"},
         start_new_session=True,
     )
-
-
-def _wait_until_up(server: subprocess.Popen[bytes], health_url: str) -> None:
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            break
-        try:
-            if httpx.get(health_url, timeout=5.0).is_success:
-                return
-        except httpx.TransportError:
-            pass  # Not listening yet.
-        time.sleep(0.1)
-    raise OverlandError(
-        "Prefect's temporary server did not start: `prefect server start` shows why, or point "
-        "PREFECT_API_URL at a server"
-    )
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    server.terminate()
-    try:
-        server.wait(_STOP_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()

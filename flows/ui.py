@@ -15,18 +15,17 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import typer
 
 from configs.errors import ConfigError, OverlandError
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import TrackingConfig
+from flows.servers import stop, wait_until_up
 from flows.show import words
 from infra.track import resolve_tracking_uri
 
 START_LIMIT_S = 120.0
-_STOP_LIMIT_S = 10.0
 
 
 @dataclass
@@ -50,7 +49,7 @@ def serve_pages(runs: Path, *, prefect_port: int, mlflow_port: int) -> None:
             if page.command:
                 servers.append((page, _start(page, runs)))
         for page, server in servers:
-            _wait_until_up(page, server, _log(page, runs))
+            _check_up(page, server, _log(page, runs))
         for page in pages:
             typer.echo(f"{page.name:8} {page.url}")
         while servers:
@@ -63,7 +62,7 @@ def serve_pages(runs: Path, *, prefect_port: int, mlflow_port: int) -> None:
             time.sleep(1.0)
     finally:
         for _, server in servers:
-            _stop(server)
+            stop(server)
 
 
 def _log(page: Page, runs: Path) -> Path:
@@ -113,26 +112,12 @@ def newest_tracking_uri(runs: Path) -> str:
     return resolve_tracking_uri(TrackingConfig(), RunDir(runs / "any"))
 
 
-def _wait_until_up(page: Page, server: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + START_LIMIT_S
-    while time.monotonic() < deadline:
-        if server.poll() is not None:
-            raise OverlandError(
-                f"the {page.name} page did not start (see {log}): is its port in use? "
-                f"Choose another with --{page.name.lower()}-port"
-            )
-        try:
-            if httpx.get(page.health_url, timeout=2.0).is_success:
-                return
-        except httpx.TransportError:
-            pass  # Not listening yet.
-        time.sleep(0.5)
+def _check_up(page: Page, server: subprocess.Popen[bytes], log: Path) -> None:
+    if wait_until_up(server, page.health_url, START_LIMIT_S):
+        return
+    if server.poll() is not None:
+        raise OverlandError(
+            f"the {page.name} page did not start (see {log}): is its port in use? "
+            f"Choose another with --{page.name.lower()}-port"
+        )
     raise OverlandError(f"the {page.name} page did not answer within {START_LIMIT_S:.0f} s")
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    server.terminate()
-    try:
-        server.wait(_STOP_LIMIT_S)
-    except subprocess.TimeoutExpired:
-        server.kill()
