@@ -7,6 +7,7 @@
         RunDirectoryError   the run directory: in use, not writable, or another run's
       RunFailedError        the run was started and failed; exit code 1
       CheckpointError       a checkpoint is incomplete, corrupt, or another model's
+      AnomalyError          training goes wrong without failing, and ends itself over it
       LaunchError           a job could not be submitted, polled or cancelled
       EvaluationError       a checkpoint could not be exported, evaluated or scored
       TrackingError         MLflow could not be told about a run
@@ -19,6 +20,8 @@ from __future__ import annotations
 EXIT_OK = 0
 EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_CONTINUE = 75
+"""Of a training job: it was asked to stop, has saved, and wants to be continued (EX_TEMPFAIL)."""
 
 
 class OverlandError(Exception):
@@ -51,6 +54,10 @@ class RunFailedError(OverlandError):
 
 class CheckpointError(OverlandError):
     """A checkpoint is incomplete, corrupt, or belongs to another model."""
+
+
+class AnomalyError(OverlandError):
+    """Training goes wrong without failing: its loss has spiked, or its replicas differ."""
 
 
 class LaunchError(OverlandError):

@@ -29,6 +29,7 @@ class StartEvent(Record):
     num_parameters: int
     padded_vocab_size: int
     load_time_s: float = 0.0
+    loaded_from: Literal["nothing", "memory", "storage"] = "nothing"
 
 
 class StepEvent(Record):
@@ -46,6 +47,8 @@ class StepEvent(Record):
     tokens_per_s: float
     mfu: float | None = None
     """Model FLOPs utilisation, where the device's peak is known."""
+    snapshot_wait_s: float = 0.0
+    """Part of the step in which the optimizer waited for a snapshot's copy to end."""
 
 
 class ValidationEvent(Record):
@@ -58,17 +61,52 @@ class ValidationEvent(Record):
     duration_s: float
 
 
+class SnapshotEvent(Record):
+    """A copy of the training state was begun in memory, or left out since no buffer was free."""
+
+    event: Literal["snapshot"] = "snapshot"
+    time: float
+    step: int
+    outcome: Literal["begun", "skipped"]
+    blocked_s: float
+    """Time that training was held up to begin it; what it waited at the optimizer is the step's."""
+    for_storage: bool = True
+    """Whether it is to become a checkpoint."""
+    size_bytes: int = 0
+    """What this rank copies."""
+
+
 class CheckpointEvent(Record):
-    """A save has ended: committed, or given up."""
+    """A save to storage has ended, in the background: committed, or given up."""
 
     event: Literal["checkpoint"] = "checkpoint"
     time: float
     step: int
     outcome: Literal["committed", "failed"]
     duration_s: float
-    """Time that training was held up."""
+    """From the snapshot to the commit."""
+    waited_s: float = 0.0
+    """Time that training stood still for it: at the last step, and when it is asked to stop."""
     size_bytes: int = 0
     error: str = ""
+
+
+class AnomalyEvent(Record):
+    """Something goes wrong without failing."""
+
+    event: Literal["anomaly"] = "anomaly"
+    time: float
+    step: int
+    """When it was found."""
+    kind: Literal["loss_spike", "nonfinite", "straggler", "replica_mismatch"]
+    onset_step: int
+    """The first step that was struck."""
+    fatal: bool
+    """Whether the job ends itself over it."""
+    rank: int | None = None
+    node: str | None = None
+    message: str
+    """One sentence with the numbers."""
 
 
 class FaultEvent(Record):
@@ -87,10 +125,21 @@ class EndEvent(Record):
     event: Literal["end"] = "end"
     time: float
     step: int
+    reason: Literal["finished", "stopped"] = "finished"
+    """stopped: it was asked to, has saved, and can be continued."""
+    stopped_by: str = ""
+    """What asked: a signal's name, or `stop file`."""
 
 
 Event = Annotated[
-    StartEvent | StepEvent | ValidationEvent | CheckpointEvent | FaultEvent | EndEvent,
+    StartEvent
+    | StepEvent
+    | ValidationEvent
+    | SnapshotEvent
+    | CheckpointEvent
+    | AnomalyEvent
+    | FaultEvent
+    | EndEvent,
     Field(discriminator="event"),
 ]
 event_adapter: TypeAdapter[Event] = TypeAdapter(Event)

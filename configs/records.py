@@ -86,6 +86,8 @@ class CommitMarker(Record):
     """tensor, pipeline and data sizes at the save, and distributed_optimizer as 0 or 1."""
     precision: str = ""
     """bf16 or fp32: what the optimizer's state was kept for."""
+    storage: str | None = None
+    """URL of the folder that holds the files; None: the marker's own folder."""
     committed_at: float
     duration_s: float
 
@@ -139,6 +141,12 @@ class Action(Record):
     """One sentence."""
     wait_s: float = 0.0
     exclude_nodes: list[str] = []
+    rollback_to_step: int | None = None
+    """For rollback_skip_data: checkpoints and snapshots of later steps, made so far, are void."""
+    skip_until_step: int | None = None
+    """For rollback_skip_data: batches up to this step of the struck attempt are not trained on again."""
+    skip_samples: list[tuple[int, int]] = []
+    """The same as positions in the training data: from (included) to (excluded)."""
     decided_at: float
 
 
@@ -150,7 +158,8 @@ class AttemptRecord(Record):
     job_id: str
     submitted_at: float
     ended_at: float | None = None
-    outcome: Literal["completed", "failed", "cancelled"] | None = None
+    outcome: Literal["completed", "failed", "cancelled", "stopped"] | None = None
+    """stopped: it was asked to stop, has saved, and can be continued."""
     exit_code: int | None = None
     signal: int | None = None
     reason: str = ""

@@ -124,6 +124,11 @@ class AttemptDir:
         """The launcher's own files: job.json, launcher.log."""
         return self.path / "job"
 
+    @property
+    def stacks_dir(self) -> Path:
+        """Stacks of the job's processes, one JSON file each, taken when it hung."""
+        return self.job_dir / "stacks"
+
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank_{rank:05d}.log"
 
@@ -263,6 +268,11 @@ class RunDir:
     @property
     def evaluations_dir(self) -> Path:
         return self.path / "evaluations"
+
+    @property
+    def stop_path(self) -> Path:
+        """A file that a person creates to have training save and stop; removed by the next start."""
+        return self.path / "STOP"
 
     @property
     def tracking_dir(self) -> Path:

@@ -129,23 +129,78 @@ class TrainConfig(Section):
 
 
 class CheckpointConfig(Section):
-    """When checkpoints are saved."""
+    """When the training state is copied, where it is kept, and for how long.
+
+    A snapshot is a copy in the node's memory, made while training goes on. A checkpoint is a snapshot
+    that was written to storage and committed.
+    """
 
     interval_steps: PositiveInt = 200
+    """Steps from one checkpoint in storage to the next."""
+    memory_interval_steps: PositiveInt | None = None
+    """Steps from one snapshot in memory to the next; None: only those that become checkpoints."""
+    memory: Literal["auto", "on", "off"] = "auto"
+    """Whether snapshots outlive a crashed process, in /dev/shm. auto: where it is large enough."""
+    memory_limit_gib: PositiveFloat | None = None
+    """Most that the snapshot buffers may take on a node; None: what is free."""
+    buffers: Literal[1, 2] = 2
+    """Snapshots that a process holds: with 2, one can be taken while the last is still being written."""
+    storage: str | None = None
+    """Where the tensors go: a URL that fsspec knows, like s3://BUCKET/PREFIX. None: the run directory."""
     save_timeout_s: PositiveFloat = 600.0
     """A save that takes longer is given up; training goes on."""
+    save_attempts: PositiveInt = 3
+    """How often a process tries to write its part of one checkpoint."""
+    keep_last: PositiveInt | None = None
+    """Keep the newest K checkpoints (and those that another rule keeps); None: all."""
+    keep_every_steps: PositiveInt | None = None
+    """With keep_last: also keep every checkpoint whose step is a multiple of this."""
+    keep_best: NonNegativeInt = 0
+    """With keep_last: also keep this many with the best `keep_best_metric`."""
+    keep_best_metric: str = "heldout_perplexity/word_perplexity,none"
+    """TASK/METRIC of the evaluation, as in scores.json."""
+    keep_best_mode: Literal["min", "max"] = "min"
+    """Whether a small or a large value is the better one."""
+
+
+class AnomalyConfig(Section):
+    """What counts as a training that goes wrong without failing."""
+
+    enabled: bool = True
+    """False: losses, ranks and weights are not watched."""
+    spike_window_steps: Annotated[int, Field(ge=8)] = 64
+    """Healthy steps that a loss is compared with."""
+    spike_threshold: PositiveFloat = 8.0
+    """A loss is high when it lies this many robust standard deviations above the window's median."""
+    spike_patience_steps: PositiveInt = 20
+    """High for this many steps, without recovering by itself, is a spike."""
+    straggler_interval_steps: NonNegativeInt = 50
+    """Compare the ranks' own compute times every so many steps; 0: never."""
+    straggler_ratio: Annotated[float, Field(gt=1)] = 1.5
+    """A rank is a straggler when it takes this many times the median."""
+    replica_check_interval_steps: NonNegativeInt = 100
+    """Compare the weights of data-parallel replicas every so many steps; 0: never."""
 
 
 class FaultConfig(Section):
     """A real fault, caused on purpose in the real process, to see the run recover."""
 
-    kind: Literal["kill", "exception", "full_disk", "hang"]
-    """kill: a signal; exception: raised in the step; full_disk: at the save; hang: the rank stops."""
+    kind: Literal[
+        "kill", "exception", "full_disk", "hang", "slow", "corrupt_weights", "poison_data"
+    ]
+    """kill: a signal; exception: raised in the step; full_disk: at the save; hang: the rank stops;
+    slow: it sleeps in each step; corrupt_weights: a bit of its weights flips; poison_data: the batches
+    that a training without faults reads in these steps hold noise, in every attempt."""
     step: PositiveInt
-    """kill, exception, hang: just before this step runs; full_disk: at the save of this step."""
+    """kill, exception, hang, corrupt_weights: just before this step runs; full_disk: at the save of
+    this step; slow, poison_data: from this step on."""
+    steps: PositiveInt = 1
+    """For slow and poison_data: this many steps."""
+    delay_s: PositiveFloat = 1.0
+    """For slow: seconds of sleep in each step."""
     rank: NonNegativeInt = 0
     attempt: PositiveInt = 1
-    """The attempt that it strikes; others run undisturbed."""
+    """The attempt that it strikes; others run undisturbed. (poison_data strikes all.)"""
     signal: str = "SIGKILL"
     """For kill."""
     exception: str = "RuntimeError"
@@ -160,12 +215,20 @@ class RecoveryConfig(Section):
     """Restarts of the whole run, whatever their causes."""
     max_restarts_per_cause: NonNegativeInt = 3
     """Restarts for one failure class without a new checkpoint between them."""
+    max_rollbacks: NonNegativeInt = 3
+    """Rollbacks for loss spikes in the whole run."""
     backoff_s: NonNegativeFloat = 1.0
     """Wait before the first restart for a cause; doubles with each further one."""
     hang_timeout_s: PositiveFloat = 600.0
-    """No step for this long is a hang."""
+    """No step for this long is a hang, whatever the run's own step times are."""
+    hang_factor: Annotated[float, Field(ge=2)] = 20.0
+    """No step for this many times the run's usual step time is a hang too."""
+    min_hang_timeout_s: PositiveFloat = 60.0
+    """The least limit that is learnt from step times."""
     startup_timeout_s: PositiveFloat = 1800.0
     """The first step may take this long; with a new data set, the indexing of its samples included."""
+    stop_grace_s: PositiveFloat = 120.0
+    """How long a job that is asked to stop may take to save and leave."""
 
 
 class EvaluateConfig(Section):
@@ -234,6 +297,7 @@ class RunConfig(Section):
     parallel: ParallelConfig = ParallelConfig()
     train: TrainConfig = TrainConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    anomalies: AnomalyConfig = AnomalyConfig()
     faults: list[FaultConfig] = []
     recovery: RecoveryConfig = RecoveryConfig()
     evaluate: EvaluateConfig = EvaluateConfig()

@@ -22,7 +22,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
-from configs.events import CheckpointEvent, Event, StartEvent, StepEvent, ValidationEvent
+from configs.events import (
+    CheckpointEvent,
+    Event,
+    SnapshotEvent,
+    StartEvent,
+    StepEvent,
+    ValidationEvent,
+)
 from configs.records import Goodput
 from configs.rundir import AttemptDir, RunDir
 
@@ -91,7 +98,9 @@ def _add_attempt(account: _Account, attempt: AttemptDir, now: float | None) -> f
             account.go_back_to(event.step)
         if isinstance(event, StepEvent):
             account.go_back_to(event.step - 1)
-            account.counted[event.step] = cursor - start
+            waited_s = min(event.snapshot_wait_s, cursor - start)
+            account.add("checkpoint_s", waited_s)
+            account.counted[event.step] = cursor - start - waited_s
             between = "other_s"
         else:
             account.add(part or between, cursor - start)
@@ -107,7 +116,9 @@ def _works(events: list[Event]) -> Iterator[tuple[Event, str, float]]:
         elif isinstance(event, ValidationEvent):
             yield event, "validation_s", event.duration_s
         elif isinstance(event, CheckpointEvent):
-            yield event, "checkpoint_s", event.duration_s
+            yield event, "checkpoint_s", event.waited_s
+        elif isinstance(event, SnapshotEvent):
+            yield event, "checkpoint_s", event.blocked_s
         else:
             yield event, "", 0.0
 
