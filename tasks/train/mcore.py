@@ -29,12 +29,15 @@ with without_megatron_warnings(), cpu.importing_megatron():
     from megatron.core.datasets.utils import Split
     from megatron.core.dist_checkpointing import ShardedTensor
     from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
+    from megatron.core.dist_checkpointing.dict_utils import nested_values
     from megatron.core.dist_checkpointing.exchange_utils import (
         determine_main_replica_uniform_distribution,
     )
     from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
     from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
+    from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
     from megatron.core.dist_checkpointing.strategies.fully_parallel import (
+        FullyParallelSaveStrategyWrapper,
         distribute_main_replicas_with_precomputed_distribution,
     )
     from megatron.core.distributed import (
@@ -55,9 +58,11 @@ with without_megatron_warnings(), cpu.importing_megatron():
 cpu.install()
 
 __all__ = [
+    "AsyncCallsQueue",
     "CheckpointingConfig",
     "DistributedDataParallel",
     "DistributedDataParallelConfig",
+    "FullyParallelSaveStrategyWrapper",
     "GPTDataset",
     "GPTDatasetConfig",
     "GPTModel",
@@ -75,6 +80,7 @@ __all__ = [
     "get_gpt_layer_local_spec",
     "get_gpt_layer_with_transformer_engine_spec",
     "get_megatron_optimizer",
+    "nested_values",
     "parallel_state",
     "save_config",
     "save_preprocess",
