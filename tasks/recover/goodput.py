@@ -4,8 +4,9 @@ Reads attempts/N/{attempt.json,action.json,events.jsonl}; writes nothing.
 
 The account is exact: an attempt's time from submission to end is cut at its events, each cut goes to
 one part, and the parts add up to the whole. An event says how long its work took; what lies between
-the event before it and the start of that work is start-up until the first step has begun, and `other`
-from then on.
+the work before it and the start of that work is start-up until the first step has begun, and `other`
+from then on. Writing a checkpoint in the background takes no time of training's: its commit counts only
+as long as training stood still for it, and is no sign that training lives.
 
 A step that was computed more than once counts once, the last time. When an attempt starts from step S,
 all earlier computations of later steps are void, also of those that it does not reach again.
@@ -18,12 +19,12 @@ left out of the wall time altogether. So is all time after a decision to stop, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from configs.events import (
     CheckpointEvent,
+    EndEvent,
     Event,
     SnapshotEvent,
     StartEvent,
@@ -86,46 +87,67 @@ def _add_attempt(account: _Account, attempt: AttemptDir, now: float | None) -> f
     if record is None:
         return 0.0
     events = sorted(attempt.events(), key=lambda event: event.time)
-    last = max((event.time for event in events), default=record.submitted_at)
+    last = max([record.submitted_at, *(event.time for event in events)])
     end = max(record.ended_at or now or last, last)
-    cursor = record.submitted_at
-    between = "startup_s"
-    for event, part, duration_s in _works(events):
-        start = min(max(cursor, event.time - duration_s), max(cursor, event.time))
-        account.add(between, start - cursor)
-        cursor = max(cursor, event.time)
-        if isinstance(event, StartEvent):
-            account.go_back_to(event.step)
-        if isinstance(event, StepEvent):
-            account.go_back_to(event.step - 1)
-            waited_s = min(event.snapshot_wait_s, cursor - start)
-            account.add("checkpoint_s", waited_s)
-            account.counted[event.step] = cursor - start - waited_s
-            between = "other_s"
-        else:
-            account.add(part or between, cursor - start)
-    account.add(_tail_part(record.outcome, bool(events), between), max(end - cursor, 0.0))
+    cursor, between = _add_works(account, events, record.submitted_at)
+    last_sign = max([cursor, *(event.time for event in events if not _is_background(event))])
+    account.add(between, last_sign - cursor)
+    account.add(_tail_part(record.outcome, events, between), end - last_sign)
     return end
 
 
-def _works(events: list[Event]) -> Iterator[tuple[Event, str, float]]:
-    """Each event with the part that its work belongs to, and how long that took."""
+def _add_works(account: _Account, events: list[Event], cursor: float) -> tuple[float, str]:
+    """Add each event's work and what lies before it, from the time `cursor` on.
+
+    Returns when the last work ended, and what the time after it is. An event without a duration cuts
+    nothing: a commit in the background comes in the middle of a step.
+    """
+    between = "startup_s"
     for event in events:
+        if isinstance(event, StartEvent):
+            account.go_back_to(event.step)
+        duration_s = _duration_s(event)
+        if not duration_s and not isinstance(event, StepEvent):
+            continue
+        ended = max(cursor, event.time)
+        start = min(max(cursor, event.time - duration_s), ended)
+        account.add(between, start - cursor)
+        cursor = ended
         if isinstance(event, StepEvent):
-            yield event, "", event.step_time_s
+            account.go_back_to(event.step - 1)
+            waited_s = min(event.snapshot_wait_s, ended - start)
+            account.add("checkpoint_s", waited_s)
+            account.counted[event.step] = ended - start - waited_s
+            between = "other_s"
         elif isinstance(event, ValidationEvent):
-            yield event, "validation_s", event.duration_s
-        elif isinstance(event, CheckpointEvent):
-            yield event, "checkpoint_s", event.waited_s
-        elif isinstance(event, SnapshotEvent):
-            yield event, "checkpoint_s", event.blocked_s
+            account.add("validation_s", ended - start)
         else:
-            yield event, "", 0.0
+            account.add("checkpoint_s", ended - start)
+    return cursor, between
 
 
-def _tail_part(outcome: str | None, alive: bool, between: str) -> str:
-    """What the time after the last event was."""
-    if outcome in ("failed", "cancelled") and alive:
+def _duration_s(event: Event) -> float:
+    """How long training was at this event's work when the event was written."""
+    if isinstance(event, StepEvent):
+        return event.step_time_s
+    if isinstance(event, ValidationEvent):
+        return event.duration_s
+    if isinstance(event, CheckpointEvent):
+        return event.waited_s
+    if isinstance(event, SnapshotEvent):
+        return event.blocked_s
+    return 0.0
+
+
+def _is_background(event: Event) -> bool:
+    """Whether the event says nothing about training: writing goes on while training hangs."""
+    return isinstance(event, CheckpointEvent) and not event.waited_s
+
+
+def _tail_part(outcome: str | None, events: list[Event], between: str) -> str:
+    """What the time after the last sign of life was."""
+    signs = [event for event in events if not _is_background(event)]
+    if outcome in ("failed", "cancelled") and signs and not isinstance(signs[-1], EndEvent):
         return "detection_s"
     return between
 

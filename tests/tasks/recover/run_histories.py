@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from configs.events import CheckpointEvent, EndEvent, Event, StartEvent, StepEvent, ValidationEvent
+from configs.events import (
+    AnomalyEvent,
+    CheckpointEvent,
+    EndEvent,
+    Event,
+    SnapshotEvent,
+    StartEvent,
+    StepEvent,
+    ValidationEvent,
+)
 from configs.files import append_json_line
 from configs.records import Action, ActionKind, AttemptRecord, CommitMarker, Verdict
 from configs.rundir import COMMIT_MARKER_NAME, AttemptDir, RunDir, write_record
@@ -40,7 +49,9 @@ def start(time: float, step: int = 0) -> StartEvent:
     )
 
 
-def step(time: float, number: int, duration_s: float, loss: float = 1.0) -> StepEvent:
+def step(
+    time: float, number: int, duration_s: float, loss: float = 1.0, waited_s: float = 0.0
+) -> StepEvent:
     return StepEvent(
         time=time,
         step=number,
@@ -49,19 +60,38 @@ def step(time: float, number: int, duration_s: float, loss: float = 1.0) -> Step
         learning_rate=0.1,
         step_time_s=duration_s,
         tokens_per_s=1.0,
+        snapshot_wait_s=waited_s,
     )
 
 
-def save(time: float, number: int, duration_s: float) -> CheckpointEvent:
+def snapshot(time: float, number: int, blocked_s: float) -> SnapshotEvent:
+    return SnapshotEvent(time=time, step=number, outcome="begun", blocked_s=blocked_s)
+
+
+def save(time: float, number: int, waited_s: float) -> CheckpointEvent:
+    """A save that training waited for, from its snapshot to its commit."""
+    return CheckpointEvent(
+        time=time, step=number, outcome="committed", duration_s=waited_s, waited_s=waited_s
+    )
+
+
+def background_save(time: float, number: int, duration_s: float) -> CheckpointEvent:
+    """A save that was committed while training went on."""
     return CheckpointEvent(time=time, step=number, outcome="committed", duration_s=duration_s)
+
+
+def anomaly(time: float, number: int, *, fatal: bool) -> AnomalyEvent:
+    return AnomalyEvent(
+        time=time, step=number, kind="loss_spike", onset_step=number, fatal=fatal, message="test"
+    )
 
 
 def validation(time: float, number: int, duration_s: float) -> ValidationEvent:
     return ValidationEvent(time=time, step=number, loss=1.0, duration_s=duration_s)
 
 
-def end(time: float, number: int) -> EndEvent:
-    return EndEvent(time=time, step=number)
+def end(time: float, number: int, *, stopped: bool = False) -> EndEvent:
+    return EndEvent(time=time, step=number, reason="stopped" if stopped else "finished")
 
 
 def add_attempt(

@@ -13,13 +13,20 @@ from tasks.recover.goodput import MAX_ABSENCE_S, compute_goodput
 from tests.tasks.recover.run_histories import (
     action,
     add_attempt,
+    background_save,
     end,
     run_dir,
     save,
+    snapshot,
     start,
     step,
     validation,
 )
+
+
+def waiting_step(time: float, number: int, duration_s: float) -> Event:
+    """A step whose optimizer waited, by its own account, even longer than the step took."""
+    return step(time, number, duration_s, waited_s=duration_s * (1.5 if number % 2 else 0.2))
 
 
 def _parts(goodput: Goodput) -> dict[str, float]:
@@ -156,7 +163,9 @@ def test_the_parts_always_add_up(tmp_path: Path, seed: int) -> None:
         events: list[Event] = [start(clock + rng.uniform(-5, 20), first)]
         for n in range(first + 1, first + rng.randint(1, 12)):
             clock += rng.uniform(0, 4)
-            make = rng.choice((step, step, save, validation))
+            make = rng.choice(
+                (step, step, waiting_step, save, background_save, snapshot, validation)
+            )
             events.append(make(clock, n, rng.uniform(0, 6)))
         rng.shuffle(events)
         ended = max(clock + rng.uniform(-3, 5), submitted)
