@@ -1,0 +1,86 @@
+"""How long, and how often, something outside this process is asked before it counts as failed."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Limits of one storage."""
+
+    connect_timeout_s: float = 10.0
+    read_timeout_s: float = 60.0
+    """No byte of an answer for this long."""
+    request_attempts: int = 5
+    """Tries of one HTTP request, with back-off."""
+    attempts: int = 3
+    """Tries of one operation, each of which may fail after its request was answered."""
+    backoff_s: float = 0.5
+    """Wait before the second try; doubles with each further one."""
+    call_timeout_s: float = 300.0
+    """The whole of one operation's try; then it is given up for good."""
+
+
+STEADY = Patience()
+PROBE = Patience(
+    connect_timeout_s=3.0, read_timeout_s=4.0, request_attempts=2, attempts=1, call_timeout_s=10.0
+)
+"""Of the check before training: a person waits."""
+
+
+class GivenUpError(TimeoutError):
+    """The time limit is spent; it is not tried again."""
+
+
+def within(limit_s: float, work: Callable[[], Result]) -> Result:
+    """Run `work` in a thread; TimeoutError when it takes longer, and it is left behind.
+
+    Libraries have limits for parts of what they do, like connecting; none for all of it.
+    """
+    results: list[Result] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(work())
+        except BaseException as failure:
+            failures.append(failure)
+
+    thread = threading.Thread(target=run, name="limited", daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if thread.is_alive():
+        raise GivenUpError(f"no end within {limit_s:g} s")
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def retried(
+    patience: Patience, work: Callable[[], Result], is_final: Callable[[Exception], bool]
+) -> Result:
+    """Run `work`, which can be repeated, until it succeeds or the tries are spent.
+
+    `is_final` says which errors another try would not cure.
+    """
+    for attempt in range(1, patience.attempts + 1):
+        try:
+            return within(patience.call_timeout_s, work)
+        except Exception as error:
+            if attempt == patience.attempts or isinstance(error, GivenUpError) or is_final(error):
+                raise
+            wait_s = patience.backoff_s * 2 ** (attempt - 1) * random.uniform(0.5, 1.0)  # noqa: S311
+            logger.info("try %d failed, again in %.1f s: %s", attempt, wait_s, error)
+            time.sleep(wait_s)
+    raise AssertionError("a Patience has at least one attempt")
