@@ -1,15 +1,16 @@
 """Training and validation samples: megatron-core's GPTDataset over the prepared token files.
 
-Which samples a step sees depends on the seed and the number of samples consumed so far, so a resumed
-run goes on where it stopped, also under another data-parallel size. Reads data/{train,validation}.*,
-writes data/index_cache/, which may be deleted.
+Which samples a step sees depends on the seed and on the position in the data, so a resumed run goes
+on where it stopped, also under another data-parallel size. Reads data/{train,validation}.*, writes
+data/index_cache/, which may be deleted.
 """
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,13 @@ from configs.errors import CorpusError
 from configs.files import sha256_of_json, sync_directory, sync_file
 from configs.records import DataManifest, SplitRecord
 from configs.rundir import RunDir
-from configs.schema import RunConfig
+from configs.samples import SampleStream, Span
+from configs.schema import FaultConfig, RunConfig
 from tasks.train.distributed import World
 from tasks.train.mcore import GPTDataset, GPTDatasetConfig, Split
+from tasks.train.poison import PoisonedSamples, Samples, poisons_of
+
+logger = logging.getLogger(__name__)
 
 Batch = dict[str, torch.Tensor]
 
@@ -43,34 +48,61 @@ class TokenIds:
 class Datasets:
     """Token sequences to train on and to validate on, cut from different documents."""
 
-    train: GPTDataset
-    validation: GPTDataset
+    train: Samples
+    validation: Samples
 
 
-def open_datasets(run: RunDir, manifest: DataManifest, config: RunConfig, world: World) -> Datasets:
-    """Open both data sets; rank 0 builds their sample indices first, where there are none yet."""
+def open_datasets(
+    run: RunDir,
+    manifest: DataManifest,
+    config: RunConfig,
+    world: World,
+    *,
+    on_poison: Callable[[FaultConfig], None] = lambda fault: None,
+) -> Datasets:
+    """Open both data sets; rank 0 builds their sample indices first, where there are none yet.
+
+    `on_poison` hears of each `poison_data` fault when the first of its samples is read.
+    """
     cache = run.data_dir / "index_cache" / _cache_name(manifest, config)
     if not world.is_main:
         _await_cache(cache, config.recovery.startup_timeout_s)
     elif not cache.is_dir():
         _build_cache(cache, run.data_dir, manifest, config)
-    return _open(run.data_dir, manifest, config, cache)
+    datasets = _open(run.data_dir, manifest, config, cache)
+    if not poisons_of(config):
+        return datasets
+    return Datasets(
+        PoisonedSamples(datasets.train, config, manifest.vocab_size, on_poison), datasets.validation
+    )
 
 
 class MicroBatches:
-    """This rank's micro-batches of the global batches from a sample on, one global batch after another.
+    """This rank's micro-batches of the global batches from a position on, one global batch after another.
 
     Each micro-batch of all data-parallel ranks together is a run of consecutive samples, so the
-    samples of a global batch do not depend on the number of ranks.
+    samples of a global batch do not depend on the number of ranks. Batches that touch a span of
+    `skip_samples` are left out.
     """
 
     def __init__(
-        self, dataset: GPTDataset, config: RunConfig, world: World, *, consumed_samples: int = 0
+        self,
+        dataset: Samples,
+        config: RunConfig,
+        world: World,
+        *,
+        consumed_samples: int = 0,
+        skip_samples: Sequence[Span] = (),
     ) -> None:
         self._dataset = dataset
         self._size = config.train.micro_batch_size
         self._stride = self._size * world.data_size
-        self._next = consumed_samples + self._size * world.data_rank
+        self._offset = self._size * world.data_rank
+        self._stream = SampleStream(
+            config.train.global_batch_size, dataset.num_samples, tuple(skip_samples)
+        )
+        self._position = consumed_samples
+        self._starts: Iterator[int] = iter(())
         self._device = world.device
         positions = torch.arange(config.model.sequence_length, device=world.device)
         self._positions = positions.expand(self._size, -1)
@@ -79,13 +111,25 @@ class MicroBatches:
         return self
 
     def __next__(self) -> Batch:
-        samples = [self._dataset[index] for index in range(self._next, self._next + self._size)]
-        self._next += self._stride
+        start = next(self._starts, None)
+        if start is None:
+            self._starts = self._next_batch()
+            start = next(self._starts)
+        positions = range(start, start + self._size)
+        samples = [self._dataset[self._stream.index(position)] for position in positions]
         return {
             "tokens": self._stack(samples, "tokens"),
             "labels": self._stack(samples, "labels"),
             "position_ids": self._positions,
         }
+
+    def _next_batch(self) -> Iterator[int]:
+        """Where this rank's micro-batches of the next global batch begin."""
+        start = self._stream.seek(self._position)
+        if start != self._position:
+            logger.info("samples %d to %d of the data are skipped", self._position, start)
+        self._position = start + self._stream.batch
+        return iter(range(start + self._offset, self._position, self._stride))
 
     def _stack(self, samples: list[dict[str, Any]], name: str) -> torch.Tensor:
         stacked = torch.stack([sample[name] for sample in samples])
