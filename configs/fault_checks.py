@@ -27,10 +27,17 @@ def check_faults(config: RunConfig) -> Iterator[str]:
 
 def _check_fault(config: RunConfig, fault: FaultConfig) -> Iterator[str]:
     world_size, steps = config.parallel.world_size, config.train.steps
+    if fault.kind == "poison_data":
+        yield from _check_poison(fault)
     if fault.rank >= world_size:
         yield f"rank ({fault.rank}) must be less than the {world_size} processes: 0 to {world_size - 1}"
     if fault.step > steps:
         yield f"step ({fault.step}) is after the last step, train.steps ({steps}): it would never strike"
+    elif (last := fault.step + fault.steps - 1) > steps:
+        yield (
+            f"steps ({fault.steps}) from step {fault.step} on end at step {last}, after the last step, "
+            f"train.steps ({steps}): {steps - fault.step + 1} would fit"
+        )
     attempts = config.recovery.max_restarts + 1
     if fault.attempt > attempts:
         yield (
@@ -40,6 +47,30 @@ def _check_fault(config: RunConfig, fault: FaultConfig) -> Iterator[str]:
     yield from check_names(fault)
     if fault.kind == "full_disk":
         yield from _check_save_step(config, fault.step)
+    elif fault.kind == "corrupt_weights":
+        yield from _check_replicas(config)
+    if fault.steps > 1 and fault.kind not in ("slow", "poison_data"):
+        yield f"steps ({fault.steps}): {fault.kind} strikes once; only slow and poison_data last"
+
+
+def _check_poison(fault: FaultConfig) -> Iterator[str]:
+    for name, given in (("rank", fault.rank != 0), ("attempt", fault.attempt != 1)):
+        if given:
+            yield f"{name}: poison_data lies in the data, for all ranks and attempts: leave this out"
+
+
+def _check_replicas(config: RunConfig) -> Iterator[str]:
+    parallel = config.parallel
+    if parallel.data == 1:
+        yield (
+            "kind (corrupt_weights): with parallel.data = 1 there is no replica to compare the weights "
+            "with: at least 2 would show it"
+        )
+    elif parallel.distributed_optimizer:
+        yield (
+            "kind (corrupt_weights): with parallel.distributed_optimizer every weight has one owner, "
+            "whose value all replicas take over in each step, so they would stay equal: false would do"
+        )
 
 
 def check_names(fault: FaultConfig, torch: ModuleType | None = None) -> Iterator[str]:

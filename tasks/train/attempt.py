@@ -11,36 +11,60 @@ from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
 from configs.shapes import count_parameters, padded_vocab_size
 from tasks.train import distributed
+from tasks.train.buffers import Layout
 from tasks.train.checkpoint_load import resume
+from tasks.train.checkpoint_save import Checkpointer
+from tasks.train.chunks import chunks_of, held_by
 from tasks.train.data import open_datasets
 from tasks.train.distributed import World
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
 from tasks.train.loop import Trainer
+from tasks.train.memory_load import new_token, open_buffers
 from tasks.train.model import build_model, model_fingerprint
 from tasks.train.optimizer import build_optimizer, build_schedule, wrap_data_parallel
 from tasks.train.state import TrainingState, parallel_sizes
+from tasks.train.storage import check_access
 
 
-def train_attempt(run: RunDir, attempt: AttemptDir) -> None:
-    """Build everything, resume from the newest whole checkpoint, and train to the last step."""
+def train_attempt(run: RunDir, attempt: AttemptDir) -> int:
+    """Build everything, resume from the newest whole state, and train on; returns the exit code."""
     config, manifest = read_inputs(run, attempt)
     world = distributed.start(config)
+    if world.is_main:
+        check_access(config.checkpoint.storage)
     events = EventLog(attempt.events_path)
     faults = Faults(config.faults, attempt=attempt.number, rank=world.rank, events=events)
     datasets = open_datasets(run, manifest, config, world)
     marker = empty_marker(config, manifest, attempt.number, world.precision)
     state = build_state(config, manifest.vocab_size, world)
-    resumption = resume(run, state, marker, world)
-    trainer = Trainer(config, run, world, state, datasets, marker, events, faults)
-    trainer.run(resumption, count_parameters(config.model, marker.padded_vocab_size))
+    chunks = chunks_of(state)
+    buffers = open_buffers(config.checkpoint, run, world, chunks)
+    resumption = resume(run, state, marker, world, buffers, chunks)
+    if resumption.source == "storage":
+        chunks = chunks_of(state)  # Loading has made new optimizer tensors.
+        buffers.layout = Layout.of(held_by(chunks, world.data_rank))
+    checkpointer = Checkpointer(
+        config,
+        run,
+        world,
+        state,
+        buffers,
+        marker,
+        token=new_token(attempt, world),
+        full_disk=faults.fills_disk,
+    )
+    trainer = Trainer(config, run, world, state, datasets, marker, events, faults, checkpointer)
+    exit_code = trainer.run(resumption, count_parameters(config.model, marker.padded_vocab_size))
     if world.is_main:
-        require_checkpoint(run, attempt, config.train.steps)
+        require_checkpoint(run, attempt, state.step)
+    checkpointer.close(remove=True)
     distributed.stop()
+    return exit_code
 
 
 def require_checkpoint(run: RunDir, attempt: AttemptDir, step: int) -> None:
-    """A run whose last checkpoint could not be saved is not done: its result would be lost."""
+    """A job whose last checkpoint could not be saved is not done: its result would be lost."""
     if run.checkpoint(step).is_committed():
         return
     saves = [e for e in attempt.events() if isinstance(e, CheckpointEvent) and e.step == step]

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -19,6 +20,12 @@ from tasks.train.events import EventLog
 
 logger = logging.getLogger(__name__)
 
+_FLIPPED_BIT = 20
+"""Of a float32: a high one of the mantissa, so that the weight changes by several per cent."""
+
+
+_ENDING = ("kill", "exception", "hang")
+
 
 class Faults:
     """The faults that strike this rank in this attempt."""
@@ -26,16 +33,22 @@ class Faults:
     def __init__(
         self, faults: Sequence[FaultConfig], *, attempt: int, rank: int, events: EventLog
     ) -> None:
+        self._rank = rank
         self._faults = [fault for fault in faults if (fault.attempt, fault.rank) == (attempt, rank)]
         self._events = events
         # Now that torch is there: what the flow's check had to take as it is.
         if problems := [text for fault in self._faults for text in check_names(fault, torch)]:
             raise ConfigError(f"faults: {problems[0]}")
 
-    def before_step(self, step: int) -> None:
-        """Strike just before the step runs: kill, raise or hang."""
+    def before_step(self, step: int, optimizer: Any = None) -> None:
+        """Strike just before the step runs: kill, raise, hang, sleep, or flip a bit of a weight."""
         for fault in self._faults:
-            if fault.step == step and fault.kind != "full_disk":
+            if fault.kind == "slow" and fault.step <= step < fault.step + fault.steps:
+                self._sleep(fault, step)
+            elif fault.kind == "corrupt_weights" and fault.step == step:
+                self._announce(fault)
+                flip_bit(optimizer)
+            elif fault.kind in _ENDING and fault.step == step:
                 self._announce(fault)
                 _strike(fault)
 
@@ -46,11 +59,31 @@ class Faults:
                 self._announce(fault)
                 checkpoint_file.symlink_to("/dev/full")
 
+    def on_poison(self, fault: FaultConfig) -> None:
+        """Noise is read for the first time, on all ranks: one of them puts it on record."""
+        if self._rank == fault.rank:
+            self._announce(fault)
+
     def _announce(self, fault: FaultConfig) -> None:
         logger.warning("injecting the configured fault: %s at step %d", fault.kind, fault.step)
         self._events.append(
             FaultEvent(time=time.time(), step=fault.step, rank=fault.rank, kind=fault.kind)
         )
+
+    def _sleep(self, fault: FaultConfig, step: int) -> None:
+        if step == fault.step:
+            self._announce(fault)
+        time.sleep(fault.delay_s)
+
+
+def flip_bit(optimizer: Any) -> None:
+    """Flip one bit of the largest weight, where the optimizer keeps it.
+
+    A model in bf16 gets its weights anew from there in every step.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    first = max(weights, key=torch.numel).data.view(-1)[:1]
+    first.view(torch.int32).bitwise_xor_(1 << _FLIPPED_BIT)
 
 
 def _strike(fault: FaultConfig) -> None:

@@ -208,11 +208,44 @@ def test_checkpoints_without_evaluation_need_no_tasks() -> None:
             "step (10): a full disk strikes a save, and with checkpoint.interval_steps (50) there "
             "is none at this step: 50 would do",
         ),
+        (
+            {"kind": "slow", "step": 190, "steps": 20},
+            "steps (20) from step 190 on end at step 209, after the last step, train.steps (200): "
+            "11 would fit",
+        ),
+        (
+            {"kind": "kill", "steps": 2},
+            "steps (2): kill strikes once; only slow and poison_data last",
+        ),
+        (
+            {"kind": "poison_data", "rank": 1},
+            "rank: poison_data lies in the data, for all ranks and attempts: leave this out",
+        ),
+        (
+            {"kind": "poison_data", "attempt": 2},
+            "attempt: poison_data lies in the data, for all ranks and attempts: leave this out",
+        ),
     ],
 )
 def test_fault_that_could_not_strike(fault: dict[str, Any], message: str) -> None:
     good = {"kind": "kill", "step": 3}
     assert refusal(faults=[good, {"step": 5, **fault}]) == f"faults[1].{message}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"data": 1}, "with parallel.data = 1 there is no replica to compare the weights with"),
+        ({"distributed_optimizer": True}, "whose value all replicas take over in each step"),
+    ],
+)
+def test_corruption_that_no_replica_could_show(changes: dict[str, Any], message: str) -> None:
+    fault = {"kind": "corrupt_weights", "step": 5}
+    check_config(make(faults=[fault]))
+    parallel = {**CONFIG["parallel"], **changes}
+    launcher = {"processes_per_node": 8 * changes.get("data", 2) // 2}
+    text = refusal(faults=[fault], parallel=parallel, launcher=launcher)
+    assert text.startswith("faults[0].kind (corrupt_weights): ") and message in text
 
 
 @pytest.mark.parametrize(
