@@ -57,6 +57,9 @@ class JobSpec:
     """The launcher ends the job (state TIMEOUT) after this long."""
     low_priority: bool = False
     """Give way to other jobs on the machine: `nice` locally, a low-priority queue on a cluster."""
+    grace_s: float = 10.0
+    """From SIGTERM to SIGKILL when the job is ended for another reason than `cancel`: its time limit,
+    or a machine that goes down."""
     exclude_nodes: tuple[str, ...] = ()
 
 
@@ -101,6 +104,14 @@ class Launcher(Protocol):
     def cancel(self, handle: JobHandle, *, grace_s: float = 10.0) -> None:
         """End the job: SIGTERM to all its processes, SIGKILL after `grace_s`. Returns when it has
         ended; does nothing when it already had."""
+
+    def stacks(self, handle: JobHandle, *, timeout_s: float) -> list[Path]:
+        """Have the ranks of a running distributed job looked at, from outside, without stopping them.
+
+        Asks the agent on each of the job's nodes, waits until all have answered or `timeout_s` is over,
+        and returns the files (configs.stacks.RankStack) that are there by then: none of a rank whose
+        node is silent, one without a stack of a process that could not be read. Empty for a job that
+        has ended or is not distributed. A rank that does not answer raises nothing."""
 
     def logs(self, handle: JobHandle) -> list[Path]:
         """Files with the launcher's and the program's output."""

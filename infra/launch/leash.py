@@ -1,7 +1,7 @@
 """A process that dies with its parent, whatever its parent dies of. Linux only.
 
 Run as a script, `python leash.py ARGUMENTS...` becomes `python -u ARGUMENTS...` on such a leash:
-torchrun starts its ranks this way, so they do not outlive a torchrun that was killed. As a script
+the agent's torchrun starts its ranks this way, so they do not outlive one that was killed. As a script
 it finds itself by path and imports nothing of Overland, so it works in any working directory.
 """
 
@@ -13,6 +13,7 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_PTRACER = 0x59616D61
 
 
 def die_with_parent(parent_pid: int | None = None) -> None:
@@ -27,6 +28,15 @@ def die_with_parent(parent_pid: int | None = None) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def let_parent_look() -> None:
+    """Let the parent, and what it starts, read this process's stacks where the kernel (Yama) would
+    let only an ancestor do it; survives exec. Kernels without Yama refuse, and need no permission."""
+    ctypes.CDLL(None).prctl(_PR_SET_PTRACER, os.getppid(), 0, 0, 0)
+
+
 if __name__ == "__main__":
     die_with_parent()
+    let_parent_look()
+    # The agent has these blocked. SIGUSR1 stays so until the program can take it: it would end it.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
     os.execv(sys.executable, [sys.executable, "-u", *sys.argv[1:]])  # noqa: S606

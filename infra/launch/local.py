@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import psutil
 
 from configs.errors import LaunchError
 from configs.files import file_lock, write_json
+from configs.progress import progress_folder
 from infra.launch import torchrun
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
 from infra.launch.processes import boot_id, end_processes, find_process, live_processes_of_job
@@ -33,6 +35,8 @@ from infra.launch.record import (
     read_record,
     write_record,
 )
+from infra.launch.stacks import request_stacks
+from infra.launch.torchrun import AGENT_MODULE
 
 _SUBMIT_TIMEOUT_S = 60.0
 _KILL_TIMEOUT_S = 30.0
@@ -86,6 +90,17 @@ class LocalLauncher:
         _signal_supervisor(record, signal.SIGKILL)
         if not self._wait_for_end(handle, _KILL_TIMEOUT_S):
             raise LaunchError(f"job {handle.key!r} in {handle.job_dir} cannot be ended")
+
+    def stacks(self, handle: JobHandle, *, timeout_s: float) -> list[Path]:
+        """What the ranks are doing, in a file each, as far as that is known after `timeout_s`."""
+        record = _read(handle)
+        if record.state.final or AGENT_MODULE not in record.argv:
+            return []
+        _check_node(JobFiles(handle.job_dir), record)
+        try:
+            return request_stacks(handle.job_dir, [record.node], timeout_s=timeout_s)
+        except OSError as error:
+            raise LaunchError(f"the stacks of job {handle.key!r} cannot be had: {error}") from error
 
     def logs(self, handle: JobHandle) -> list[Path]:
         """Files with the launcher's and the program's output."""
@@ -164,6 +179,7 @@ def _supervisor_command(spec: JobSpec, files: JobFiles) -> list[str]:
     command += [f"--job-dir={files.job_dir}", f"--key={spec.key}", f"--name={spec.name}"]
     if spec.time_limit_s is not None:
         command.append(f"--time-limit-s={spec.time_limit_s}")
+    command.append(f"--grace-s={spec.grace_s}")
     if spec.low_priority:
         command.append("--low-priority")
     argv = spec.argv
@@ -231,6 +247,7 @@ def _settle(files: JobFiles, record: JobRecord, reason: str) -> JobRecord:
         if left:
             pids = ", ".join(str(process.pid) for process in left)
             raise LaunchError(f"job {record.key!r} has processes that cannot be killed: {pids}")
+        shutil.rmtree(progress_folder(record.job_id, files.job_dir), ignore_errors=True)
         cancelled = read_cancel_grace_s(files) is not None
         settled = dataclasses.replace(
             current,

@@ -6,6 +6,7 @@
     node-is-gone  made by a person: the job's node, another than the reader's, will not come back
     launcher.log  output of the supervisor and of the program
     rendezvous, torchrun/    torchrun's, for a distributed job
+    stacks.request, stacks/  what its ranks were doing when somebody asked: see stacks.py
 
 The environment is not recorded: it may hold secrets.
 """

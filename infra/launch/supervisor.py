@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -23,9 +24,11 @@ from pathlib import Path
 import psutil
 
 from configs.files import file_lock
+from configs.progress import progress_folder
 from infra.launch.base import JobState
 from infra.launch.leash import die_with_parent
 from infra.launch.processes import (
+    JOB_DIR_VARIABLE,
     JOB_ID_VARIABLE,
     JOB_KEY_VARIABLE,
     become_subreaper,
@@ -58,6 +61,7 @@ class Order:
     argv: tuple[str, ...]
     time_limit_s: float
     low_priority: bool
+    grace_s: float
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ def parse_order(arguments: list[str]) -> Order:
     parser.add_argument("--name", required=True)
     parser.add_argument("--time-limit-s", type=float, default=math.inf)
     parser.add_argument("--low-priority", action="store_true")
+    parser.add_argument("--grace-s", type=float, default=_DEFAULT_GRACE_S)
     parser.add_argument("argv", nargs="+")
     options = parser.parse_args(arguments)
     return Order(
@@ -103,6 +108,7 @@ def parse_order(arguments: list[str]) -> Order:
         argv=tuple(options.argv),
         time_limit_s=options.time_limit_s,
         low_priority=options.low_priority,
+        grace_s=options.grace_s,
     )
 
 
@@ -167,6 +173,8 @@ def run(order: Order, record: JobRecord) -> JobRecord:
     # Ask the kernel: a scan of /proc can miss a process that changes its parent meanwhile.
     while reap_children(program):
         end_processes(find_live, grace_s=stop.grace_s if stop else _LEFTOVER_GRACE_S)
+    # The agent does it too, unless it was killed.
+    shutil.rmtree(progress_folder(record.job_id, order.files.job_dir), ignore_errors=True)
     return_code = program.returncode
     if stop is not None:
         return _ended(record, stop.state, return_code, stop.reason)
@@ -185,7 +193,12 @@ def start_program(order: Order, record: JobRecord) -> subprocess.Popen[bytes]:
 
     return subprocess.Popen(
         order.argv,
-        env={**os.environ, JOB_KEY_VARIABLE: record.key, JOB_ID_VARIABLE: record.job_id},
+        env={
+            **os.environ,
+            JOB_KEY_VARIABLE: record.key,
+            JOB_ID_VARIABLE: record.job_id,
+            JOB_DIR_VARIABLE: str(order.files.job_dir),
+        },
         start_new_session=True,
         preexec_fn=prepare,
     )
@@ -203,11 +216,11 @@ def watch(program: subprocess.Popen[bytes], order: Order) -> Stop | None:
             return Stop(JobState.CANCELLED, "cancelled", grace_s)
         if received in _STOP_SIGNALS:
             reason = f"the supervisor got {signal.Signals(received).name}"
-            return Stop(JobState.CANCELLED, reason, _DEFAULT_GRACE_S)
+            return Stop(JobState.CANCELLED, reason, order.grace_s)
         left_s = deadline - time.monotonic()
         if left_s <= 0:
             reason = f"time limit of {order.time_limit_s:g} s"
-            return Stop(JobState.TIMEOUT, reason, _DEFAULT_GRACE_S)
+            return Stop(JobState.TIMEOUT, reason, order.grace_s)
         info = signal.sigtimedwait(_WATCHED_SIGNALS, min(left_s, _CANCEL_CHECK_INTERVAL_S))
         received = info.si_signo if info is not None else None
 

@@ -1,4 +1,4 @@
-"""The command that starts a distributed job's ranks on this node.
+"""The command that starts a distributed job's ranks on this node: torchrun, run by our agent.
 
 No port is fixed, so jobs that start at the same time cannot collide: torchrun's own rendezvous is
 in a file of the job (over TCP it would read pickles from an open port), and the store for the ranks
@@ -17,6 +17,7 @@ from infra.launch.base import JobSpec
 
 LOOPBACK = "127.0.0.1"
 MONITOR_INTERVAL_S = 0.1
+AGENT_MODULE = "infra.launch.agent"
 
 ENVIRONMENT_DEFAULTS = {"GLOO_SOCKET_IFNAME": "lo"}
 """For ranks on one node: gloo would ask for the address of the machine's name."""
@@ -26,8 +27,9 @@ def single_node_command(spec: JobSpec, job_dir: Path) -> tuple[str, ...]:
     """Program and arguments that run `spec` under torchrun on one node, torchrun's files in `job_dir`."""
     return (
         sys.executable,
+        "-P",
         "-m",
-        "torch.distributed.run",
+        AGENT_MODULE,
         "--nnodes=1",
         f"--nproc-per-node={spec.processes_per_node}",
         "--max-restarts=0",
