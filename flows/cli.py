@@ -28,6 +28,7 @@ from configs.errors import (
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
+from flows.cli_plan import plan
 from flows.locks import check_free
 from infra import interrupt
 
@@ -47,6 +48,7 @@ app = typer.Typer(
 )
 bench = typer.Typer(help="Measure Overland beside its peers.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+app.add_typer(plan, name="plan")
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML config file.")]
 Overrides = Annotated[
