@@ -24,6 +24,8 @@ class Patience:
     """No byte of an answer for this long."""
     request_attempts: int = 5
     """Tries of one HTTP request, with back-off."""
+    request_timeout_s: float = 120.0
+    """All of these together; also for the time in which the other side takes nothing more."""
     attempts: int = 3
     """Tries of one operation, each of which may fail after its request was answered."""
     backoff_s: float = 0.5
@@ -34,9 +36,23 @@ class Patience:
 
 STEADY = Patience()
 PROBE = Patience(
-    connect_timeout_s=3.0, read_timeout_s=4.0, request_attempts=2, attempts=1, call_timeout_s=10.0
-)
+    connect_timeout_s=3.0, read_timeout_s=4.0, request_attempts=2, request_timeout_s=9.0,
+    attempts=1, call_timeout_s=10.0,
+)  # fmt: skip
 """Of the check before training: a person waits."""
+
+
+_FINAL = (FileNotFoundError, PermissionError, ImportError, ValueError, TypeError, AttributeError)
+
+
+def is_final(error: Exception) -> bool:
+    """Whether another try would not cure it: there is no such thing, or no right to it, or a mistake."""
+    return isinstance(error, _FINAL) or is_about_credentials(error)
+
+
+def is_about_credentials(error: Exception) -> bool:
+    """Whether none were found, or only a part; botocore need not be there to know its errors."""
+    return type(error).__name__.endswith("CredentialsError")
 
 
 class GivenUpError(TimeoutError):
