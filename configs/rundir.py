@@ -120,6 +120,11 @@ class AttemptDir:
         return self.path / "action.json"
 
     @property
+    def token_path(self) -> Path:
+        """What this attempt's snapshots in node memory are marked with."""
+        return self.path / "snapshot_token"
+
+    @property
     def job_dir(self) -> Path:
         """The launcher's own files: job.json, launcher.log."""
         return self.path / "job"

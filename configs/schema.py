@@ -147,6 +147,8 @@ class CheckpointConfig(Section):
     """Snapshots that a process holds: with 2, one can be taken while the last is still being written."""
     storage: str | None = None
     """Where the tensors go: a URL that fsspec knows, like s3://BUCKET/PREFIX. None: the run directory."""
+    wait_for_commit: bool = False
+    """True: training stands still until each checkpoint is committed, as without a background."""
     save_timeout_s: PositiveFloat = 600.0
     """A save that takes longer is given up; training goes on."""
     save_attempts: PositiveInt = 3

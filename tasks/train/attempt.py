@@ -24,6 +24,7 @@ from tasks.train.memory_load import new_token, open_buffers
 from tasks.train.model import build_model, model_fingerprint
 from tasks.train.optimizer import build_optimizer, build_schedule, wrap_data_parallel
 from tasks.train.state import TrainingState, parallel_sizes
+from tasks.train.stop import StopRequests
 from tasks.train.storage import check_access
 
 
@@ -35,7 +36,7 @@ def train_attempt(run: RunDir, attempt: AttemptDir) -> int:
         check_access(config.checkpoint.storage)
     events = EventLog(attempt.events_path)
     faults = Faults(config.faults, attempt=attempt.number, rank=world.rank, events=events)
-    datasets = open_datasets(run, manifest, config, world)
+    datasets = open_datasets(run, manifest, config, world, on_poison=faults.on_poison)
     marker = empty_marker(config, manifest, attempt.number, world.precision)
     state = build_state(config, manifest.vocab_size, world)
     chunks = chunks_of(state)
@@ -54,7 +55,19 @@ def train_attempt(run: RunDir, attempt: AttemptDir) -> int:
         token=new_token(attempt, world),
         full_disk=faults.fills_disk,
     )
-    trainer = Trainer(config, run, world, state, datasets, marker, events, faults, checkpointer)
+    stop = StopRequests(run, rank=world.rank)
+    trainer = Trainer(
+        config,
+        run,
+        world,
+        state,
+        datasets,
+        marker,
+        events,
+        faults,
+        checkpointer,
+        stop_requested=lambda: stop.requested,
+    )
     exit_code = trainer.run(resumption, count_parameters(config.model, marker.padded_vocab_size))
     if world.is_main:
         require_checkpoint(run, attempt, state.step)

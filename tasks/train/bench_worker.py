@@ -28,12 +28,15 @@ from tasks.train import distributed
 from tasks.train.attempt import build_state, empty_marker, read_inputs
 from tasks.train.bench import ARMS, RESULT_FILE, WARM_UP_STEPS
 from tasks.train.bench_estimate import paired_overhead
+from tasks.train.checkpoint_save import Checkpointer
+from tasks.train.chunks import chunks_of
 from tasks.train.data import Batch, MicroBatches, micro_batch_count, open_datasets
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
 from tasks.train.job import log_to
 from tasks.train.loop import Trainer, forward_step
 from tasks.train.mcore import IndexedDatasetBuilder, get_forward_backward_func
+from tasks.train.memory_load import new_token, open_buffers
 from tasks.train.state import TrainingState
 
 _VOCAB_SIZE = 4096
@@ -53,7 +56,18 @@ def measure(run: RunDir, steps: int) -> dict[str, Any] | None:
     marker = empty_marker(config, manifest, attempt.number, world.precision)
     events = EventLog(attempt.events_path)
     faults = Faults(config.faults, attempt=1, rank=world.rank, events=events)
-    trainer = Trainer(config, run, world, state, datasets, marker, events, faults)
+    chunks = chunks_of(state)
+    checkpointer = Checkpointer(
+        config,
+        run,
+        world,
+        state,
+        open_buffers(config.checkpoint, run, world, chunks),
+        marker,
+        token=new_token(attempt, world),
+        full_disk=faults.fills_disk,
+    )
+    trainer = Trainer(config, run, world, state, datasets, marker, events, faults, checkpointer)
     batches = MicroBatches(datasets.train, config, world)
     times = _measure(lambda: trainer.step(batches), bare_loop(state, config, batches), steps)
     overhead = paired_overhead(times["ours"], times["bare"])
@@ -68,6 +82,7 @@ def measure(run: RunDir, steps: int) -> dict[str, Any] | None:
         "model_parameters": count_parameters(config.model, marker.padded_vocab_size),
         "processes": world.size,
     }
+    checkpointer.close(remove=True)
     distributed.stop()
     return result if world.is_main else None
 
@@ -99,7 +114,7 @@ def bare_loop(
 
 
 def _measure(
-    ours: Callable[[], None], bare: Callable[[], None], steps: int
+    ours: Callable[[], object], bare: Callable[[], None], steps: int
 ) -> dict[str, list[float]]:
     """Step times by arm, a round of all arms at a time.
 
@@ -115,7 +130,7 @@ def _measure(
     return {arm: measured[WARM_UP_STEPS:] for arm, measured in times.items()}
 
 
-def _timed(step: Callable[[], None]) -> float:
+def _timed(step: Callable[[], object]) -> float:
     """Seconds of a step that all ranks begin and end together.
 
     Without the common end, the loop that does not wait for the other ranks in a step would leave

@@ -1,4 +1,4 @@
-"""Finds the newest checkpoint that is whole, and loads it.
+"""Finds the newest state to go on from, and loads it.
 
 A checkpoint counts only when it is committed, every file has the recorded size and hash, and its
 pickles import nothing unexpected. One that does not is passed over for the one before, with the
@@ -10,20 +10,24 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from configs.errors import CheckpointError
+from configs.lineage import lineage_of
 from configs.records import CommitMarker
-from configs.rundir import CheckpointDir, RunDir, step_of_folder
+from configs.rundir import CheckpointDir, RunDir, step_folder_name, step_of_folder
+from tasks.train.buffers import SnapshotBuffers
+from tasks.train.checkpoint_format import COMMON_FILE, FORMAT_FILE, METADATA_FILE
 from tasks.train.checkpoint_read import check_files
-from tasks.train.checkpoint_save import COMMON_FILE, FORMAT_FILE, METADATA_FILE
+from tasks.train.chunks import Chunk
 from tasks.train.distributed import World
 from tasks.train.mcore import dist_checkpointing, without_megatron_warnings
+from tasks.train.memory_load import load_from_memory, newest_common_step
 from tasks.train.pickles import check_pickle, check_torch_file
 from tasks.train.state import DISTRIBUTED_OPTIMIZER, TrainingState, restore, sharded_state
 
@@ -32,48 +36,74 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Resumption:
-    """What training starts from: a checkpoint, or nothing."""
+    """What training starts from: a snapshot in memory, a checkpoint in storage, or nothing."""
 
+    source: Literal["nothing", "memory", "storage"] = "nothing"
+    step: int = 0
     checkpoint: CheckpointDir | None = None
     marker: CommitMarker | None = None
     skipped: dict[str, str] = field(default_factory=dict)
     """Folder name -> why it was passed over."""
     load_time_s: float = 0.0
 
+    def __str__(self) -> str:
+        if self.source == "memory":
+            return f"the snapshot of step {self.step} in memory"
+        return f"checkpoint {step_folder_name(self.step)}" if self.step else "the start"
 
-def resume(run: RunDir, state: TrainingState, expected: CommitMarker, world: World) -> Resumption:
-    """Load the newest whole checkpoint into `state`, if there is one.
+
+def resume(
+    run: RunDir,
+    state: TrainingState,
+    expected: CommitMarker,
+    world: World,
+    buffers: SnapshotBuffers,
+    chunks: list[Chunk],
+) -> Resumption:
+    """Load the newest state that all ranks can have into `state`, if there is one.
 
     `expected` is the marker that this run would write; a checkpoint of another model is refused.
     """
     started = time.monotonic()
-    found = find_checkpoint(run, world)
+    in_memory = newest_common_step(run, buffers, world)
+    found = find_checkpoint(run, world, at_least=in_memory)
     for name, reason in found.skipped.items():
         logger.warning("checkpoint %s was passed over: %s", name, reason)
-    if found.checkpoint is None or found.marker is None:
-        return found
-    require_same_model(found.checkpoint.path, found.marker, expected)
-    require_same_optimizer(found.checkpoint.path, found.marker, expected)
-    _load(found.checkpoint.path, state, same_layout=found.marker.parallel == expected.parallel)
-    return Resumption(
-        found.checkpoint, found.marker, found.skipped, load_time_s=time.monotonic() - started
-    )
+    if found.source == "memory":
+        load_from_memory(state, buffers, chunks, found.step)
+    elif found.checkpoint is not None and found.marker is not None:
+        require_same_model(found.checkpoint.path, found.marker, expected)
+        require_same_optimizer(found.checkpoint.path, found.marker, expected)
+        same_layout = found.marker.parallel == expected.parallel
+        _load(found.checkpoint.path, state, same_layout=same_layout)
+    return replace(found, load_time_s=time.monotonic() - started)
 
 
-def find_checkpoint(run: RunDir, world: World) -> Resumption:
-    """The newest whole checkpoint, the same one on all ranks."""
+def find_checkpoint(run: RunDir, world: World, *, at_least: int | None = None) -> Resumption:
+    """The newest whole checkpoint that no rollback has made void, the same one on all ranks.
+
+    `at_least` is the step that memory holds: no older checkpoint is wanted.
+    """
     skipped: dict[str, str] = {}
+    lineage = lineage_of(run)
     for checkpoint in _from_rank_0(_candidates(run) if world.is_main else None, world):
+        if at_least is not None and checkpoint.step <= at_least:
+            break
         marker: CommitMarker | None = _from_rank_0(
             checkpoint.marker() if world.is_main else None, world
         )
         if marker is None:
             skipped[checkpoint.path.name] = "it was never committed"
             continue
-        problem = _problem(checkpoint.path, marker, world)
+        if lineage.is_void(attempt=marker.attempt, step=marker.step):
+            skipped[checkpoint.path.name] = "it was made on the way into a loss spike"
+            continue
+        problem = _problem(checkpoint, marker, world)
         if not problem:
-            return Resumption(checkpoint, marker, skipped)
+            return Resumption("storage", checkpoint.step, checkpoint, marker, skipped)
         skipped[checkpoint.path.name] = problem
+    if at_least is not None:
+        return Resumption("memory", at_least, skipped=skipped)
     return Resumption(skipped=skipped)
 
 
@@ -91,8 +121,9 @@ def check_contents(folder: Path, marker: CommitMarker) -> None:
         raise CheckpointError(f"it holds pickled objects beside tensors: {objects[0]}")
 
 
-def _problem(folder: Path, marker: CommitMarker, world: World) -> str:
+def _problem(checkpoint: CheckpointDir, marker: CommitMarker, world: World) -> str:
     """Why the checkpoint cannot be used; empty when it can. Each rank checks its share of the files."""
+    folder = checkpoint.path
     mine = sorted(marker.files)[world.rank :: world.size]
     problem = _message_of(check_files, folder, marker, mine)
     problems: list[str] = [""] * world.size

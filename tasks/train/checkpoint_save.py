@@ -1,272 +1,300 @@
-"""Saves checkpoints: committed or not there at all.
+"""Saves the training state without holding training up.
 
-    checkpoints/step_00000200/
-      __0_0.distcp ...   tensors, one file a rank
-      .metadata          torch's index of them
-      common.pt          values that all ranks share
-      metadata.json      megatron-core's name of the format
-      COMMITTED.json     size and hash of each file; written last
+    begin()             the state is copied to a buffer while the next forward and backward pass run
+    before_optimizer()  the optimizer waits for what is not copied by then
+    poll()              after each step: hands full buffers to the writer process, hears what became
+                        of earlier ones
+    finish()            at the end: saves, and waits until it is committed
 
-Planning and writing are apart. Each rank writes its own files with a time limit of its own, and then
-all ranks agree; a rank that could not write (disk full, storage stuck) costs this checkpoint, on all
-ranks alike, and never the run. megatron-core's own `save` would leave the others waiting for it.
+A save is committed or it does not exist, and whatever happens to one costs this save and not the
+run. A snapshot that is due while no buffer is free on some rank is left out, on all of them.
 """
 
 from __future__ import annotations
 
+import base64
+import io
 import logging
-import shutil
-import threading
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.filesystem import FileSystemWriter
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import SavePlan
-from torch.distributed.checkpoint.storage import WriteResult
 
-from configs.errors import CheckpointError
-from configs.files import sha256_of_file, sync_directory, sync_file
-from configs.records import CommitMarker, FileRecord
-from configs.rundir import COMMIT_MARKER_NAME, CheckpointDir, write_record
+from configs.events import CheckpointEvent, SnapshotEvent
+from configs.records import CommitMarker
+from configs.rundir import RunDir
+from configs.schema import RunConfig
+from tasks.train.buffers import Buffer, Snapshot, SnapshotBuffers
+from tasks.train.checkpoint_format import SaveRequest
+from tasks.train.chunks import common_state
 from tasks.train.distributed import World
-from tasks.train.mcore import (
-    CheckpointingConfig,
-    determine_main_replica_uniform_distribution,
-    distribute_main_replicas_with_precomputed_distribution,
-    parallel_state,
-    save_config,
-    save_preprocess,
-    torch_strategy,
-    without_megatron_warnings,
-)
-from tasks.train.state import ShardedState
+from tasks.train.snapshot import fill_when_done, make_copier, refresh_random_state
+from tasks.train.state import TrainingState, optimizer_step
+from tasks.train.storage import checkpoint_url
+from tasks.train.writer_process import SaveEnd, WriterProcess
 
 logger = logging.getLogger(__name__)
 
-METADATA_FILE = ".metadata"
-COMMON_FILE = "common.pt"
-FORMAT_FILE = "metadata.json"
+_POLL_INTERVAL_S = 0.02
 
-BeforeWrite = Callable[[Path], None]
-Result = TypeVar("Result")
+FullDisk = Callable[[int], bool]
+"""Whether this rank's file of a step's checkpoint is to meet a full disk: an injected fault."""
 
 
-@dataclass(frozen=True)
-class SaveOutcome:
-    """How a save ended, the same on all ranks."""
+@dataclass
+class _Copying:
+    """A snapshot that is being copied."""
 
-    size_bytes: int = 0
-    error: str = ""
-
-
-@dataclass(frozen=True)
-class _Plan:
-    """What this rank writes; `metadata` and `common` are rank 0's to write."""
-
-    writer: FileSystemWriter
-    planner: Any
-    local: SavePlan
-    metadata: Metadata | None
-    common: dict[str, Any]
+    buffer: Buffer
+    request: SaveRequest | None
+    """What to ask of the writer when it is there; None for a snapshot that stays in memory."""
 
 
-@dataclass(frozen=True)
-class _Written:
-    """What one rank wrote, or why it could not."""
+class Checkpointer:
+    """Takes one rank's snapshots and has them written. All ranks call the same methods in step."""
 
-    results: list[WriteResult]
-    files: dict[str, FileRecord]
-    error: str = ""
-
-
-class Saver:
-    """Saves the sharded training state of all ranks."""
-
-    def __init__(self, world: World, *, timeout_s: float) -> None:
-        self._world = world
-        self._timeout_s = timeout_s
-        self._validated = False
-
-    def save(
+    def __init__(
         self,
-        checkpoint: CheckpointDir,
-        state: ShardedState,
+        config: RunConfig,
+        run: RunDir,
+        world: World,
+        state: TrainingState,
+        buffers: SnapshotBuffers,
         marker: CommitMarker,
-        before_write: BeforeWrite,
-    ) -> SaveOutcome:
-        """Save and commit, or leave nothing. Every rank calls it; every rank gets the same outcome.
+        *,
+        token: str,
+        full_disk: FullDisk,
+    ) -> None:
+        self._config = config
+        self._settings = config.checkpoint
+        self._run = run
+        self._world = world
+        self._state = state
+        self._buffers = buffers
+        self._marker = marker
+        self._token = token
+        self._full_disk = full_disk
+        self._layout_name = buffers.layout.fingerprint()
+        self._copier = make_copier(world.device)
+        self._copying: _Copying | None = None
+        self.failed_step = 0
+        """Step of the newest save that this rank could not take part in."""
+        if world.device.type == "cuda":
+            for buffer in buffers.all:
+                buffer.pin()
+        self._writer = WriterProcess(
+            setup=self._writer_setup(),
+            save_timeout_s=self._settings.save_timeout_s,
+            save_attempts=self._settings.save_attempts,
+        )
+        self._writer.start()
 
-        `marker` lacks only what the save finds out: files, time and duration.
+    @property
+    def copied_bytes(self) -> int:
+        """What this rank copies for one snapshot."""
+        return sum(chunk.size_bytes for chunk in self._buffers.layout.chunks)
+
+    def is_due(self, step: int) -> bool:
+        """Whether a snapshot is to be taken after this step."""
+        interval = self._settings.memory_interval_steps
+        return self.is_due_in_storage(step) or (interval is not None and step % interval == 0)
+
+    def is_due_in_storage(self, step: int) -> bool:
+        """Whether this step's snapshot is to become a checkpoint."""
+        return step % self._settings.interval_steps == 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether all buffers hold what is not in storage yet."""
+        return self._free_buffer() is None
+
+    def begin(self, *, for_storage: bool = True, is_last: bool = False) -> SnapshotEvent:
+        """Begin to copy the state of now. A buffer must be free on all ranks."""
+        started = time.monotonic()
+        buffer = self._free_buffer()
+        assert buffer is not None
+        buffer.empty()
+        request = self._request(buffer, is_last=is_last) if for_storage else None
+        refresh_random_state(self._buffers.layout)
+        self._copying = _Copying(buffer, request)
+        self._copier.begin(buffer, self._buffers.layout, fill_when_done(buffer, self._snapshot()))
+        return self._event("begun", time.monotonic() - started, for_storage)
+
+    def skipped(self, *, for_storage: bool) -> SnapshotEvent:
+        """Say that a snapshot is left out."""
+        logger.warning(
+            "step %d: no snapshot, since no buffer is free: earlier ones are still being written",
+            self._state.step,
+        )
+        return self._event("skipped", 0.0, for_storage)
+
+    def before_optimizer(self) -> float:
+        """Keep the optimizer off what is not copied yet; returns the seconds that it waited."""
+        waited_s = self._copier.before_optimizer()
+        self._hand_over()
+        return waited_s
+
+    def poll(self) -> list[CheckpointEvent]:
+        """See to the saves in the background; on rank 0 returns those that have ended."""
+        self._hand_over()
+        return [self._ended(end) for end in self._writer.poll()]
+
+    def call_off(self, step: int) -> None:
+        """Give up a save that some rank cannot take part in."""
+        self._writer.call_off(self._save_id(step))
+
+    def finish(self) -> list[CheckpointEvent]:
+        """Save the state of now and wait for the commit; returns all saves that ended meanwhile.
+
+        Every rank calls it. It ends within the limits of the saves that it waits for.
         """
         started = time.monotonic()
-        outcome = self._prepare_folder(checkpoint.path)
-        if not outcome.error:
-            plan = self._plan(checkpoint.path, state)
-            written = self._write(checkpoint.path, plan, before_write)
-            outcome = self._finish(checkpoint.path, plan, written, marker, started)
-        if outcome.error and self._world.is_main:
-            shutil.rmtree(checkpoint.path, ignore_errors=True)
-        return outcome
+        events = self._drain()
+        if self._is_committed_on_rank_0():
+            return events
+        self.begin(is_last=True)
+        self._copier.wait()
+        events += self._drain()
+        waited_s = time.monotonic() - started
+        return [
+            event.model_copy(update={"waited_s": waited_s})
+            if event.step == self._state.step
+            else event
+            for event in events
+        ]
 
-    def _prepare_folder(self, folder: Path) -> SaveOutcome:
-        """Make an empty folder, whatever an earlier attempt left there."""
-        error = ""
-        if self._world.is_main:
-            try:
-                if folder.exists():
-                    logger.warning("removing what an earlier save left in %s", folder)
-                    shutil.rmtree(folder)
-                folder.mkdir(parents=True)
-                sync_directory(folder.parent)
-            except OSError as failure:
-                error = _describe(failure)
-        return self._decided(SaveOutcome(error=error))
+    def close(self, *, remove: bool) -> None:
+        """End the writer; `remove` gives the memory back, for a run that needs no restart from it."""
+        self._writer.kill()
+        if remove:
+            self._buffers.remove()
 
-    @without_megatron_warnings()
-    def _plan(self, folder: Path, state: ShardedState) -> _Plan:
-        """Agree who writes which tensors; nothing is written yet."""
-        sharded, common = save_preprocess(state, validate_access_integrity=not self._validated)
-        self._validated = True
-        group = parallel_state.get_data_parallel_group()
-        distribute_main_replicas_with_precomputed_distribution(
-            sharded, group, determine_main_replica_uniform_distribution(sharded, group)
-        )
-        by_key, _, _ = torch_strategy._replace_state_dict_keys_with_sharded_keys(sharded, True)
-        tensors = torch_strategy.mcore_to_pyt_state_dict(by_key, False)
+    def _drain(self) -> list[CheckpointEvent]:
+        """Wait, all ranks together, until no save is under way on any of them."""
+        self._copier.wait()
+        events = self.poll()
+        while True:
+            mine = [int(not self._writer.is_idle), self.failed_step]
+            word = torch.tensor(mine, dtype=torch.int64)
+            dist.all_reduce(word, op=dist.ReduceOp.MAX, group=self._world.control)
+            is_waiting, failed_step = (int(value) for value in word)
+            if failed_step:
+                self.call_off(failed_step)
+            if not is_waiting:
+                return events
+            time.sleep(_POLL_INTERVAL_S)
+            events += self.poll()
 
-        planner = torch_strategy.MCoreSavePlanner(flatten_state_dict=False)
-        planner.set_up_planner(tensors, is_coordinator=self._world.is_main)
-        writer = FileSystemWriter(folder)
-        writer.set_up_storage_writer(self._world.is_main)
-        mine = writer.prepare_local_plan(planner.create_local_plan())
-        local, metadata = self._global_plan(writer, planner, mine)
-        return _Plan(writer, planner, planner.finish_plan(local), metadata, common)
+    def _is_committed_on_rank_0(self) -> bool:
+        answer = [self._run.checkpoint(self._state.step).marker() if self._world.is_main else None]
+        dist.broadcast_object_list(answer, src=0, group=self._world.control)
+        marker = answer[0]
+        return marker is not None and marker.attempt == self._marker.attempt
 
-    def _global_plan(
-        self, writer: FileSystemWriter, planner: Any, mine: SavePlan
-    ) -> tuple[SavePlan, Metadata | None]:
-        """Exchange plans through rank 0, which alone gets the index of all tensors."""
-        gathered = self._gather(mine)
-        metadata, shares = None, None
-        if gathered is not None:
-            plans, metadata = planner.create_global_plan(gathered)
-            shares = writer.prepare_global_plan(plans)
-        share: list[Any] = [None]
-        dist.scatter_object_list(share, shares, src=0, group=self._world.control)
-        return share[0], metadata
+    def _free_buffer(self) -> Buffer | None:
+        """A buffer that the writer does not need; of two, not the one with the newest snapshot."""
+        in_use = self._writer.buffers_in_use()
+        if self._copying is not None:
+            in_use = {*in_use, self._buffers.all.index(self._copying.buffer)}
+        free = [b for i, b in enumerate(self._buffers.all) if i not in in_use]
+        newest = self._buffers.newest
+        return next((b for b in free if b is not newest), free[0] if free else None)
 
-    def _write(self, folder: Path, plan: _Plan, before_write: BeforeWrite) -> _Written:
-        """Write, sync and hash this rank's tensor files, within the time limit."""
+    def _hand_over(self) -> None:
+        """Ask the writer to save the snapshot that has just become complete."""
+        copying = self._copying
+        if copying is None or copying.buffer.snapshot is None:
+            return
+        self._copying = None
+        if copying.request is not None:
+            self._writer.save(copying.request)
 
-        def write() -> _Written:
-            before_write(folder / f"__{self._world.rank}_0.distcp")
-            results = plan.writer.write_data(plan.local, plan.planner).wait()
-            names = sorted({result.storage_data.relative_path for result in results})
-            return _Written(results, {name: _durable(folder / name) for name in names})
-
-        try:
-            return within_time_limit(write, self._timeout_s)
-        except Exception as failure:
-            logger.warning("this rank could not write its part of %s", folder, exc_info=True)
-            return _Written([], {}, f"rank {self._world.rank}: {_describe(failure)}")
-
-    def _finish(
-        self, folder: Path, plan: _Plan, written: _Written, marker: CommitMarker, started: float
-    ) -> SaveOutcome:
-        """Rank 0 commits when all ranks have written; all learn how it ended."""
-        outcome = SaveOutcome()
-        parts = self._gather(written)
-        if parts is not None:
-            errors = [part.error for part in parts if part.error]
-            if errors:
-                outcome = SaveOutcome(error="; ".join(errors))
-            else:
-                outcome = self._commit(folder, plan, parts, marker, started)
-        return self._decided(outcome)
-
-    def _commit(
-        self,
-        folder: Path,
-        plan: _Plan,
-        parts: list[_Written],
-        marker: CommitMarker,
-        started: float,
-    ) -> SaveOutcome:
-        files = {name: record for part in parts for name, record in part.files.items()}
-
-        def commit() -> CommitMarker:
-            torch.save(plan.common, folder / COMMON_FILE)
-            save_config(CheckpointingConfig("torch_dist", 1), str(folder))
-            assert plan.metadata is not None
-            plan.writer.finish(plan.metadata, [part.results for part in parts])
-            for name in (COMMON_FILE, FORMAT_FILE, METADATA_FILE):
-                files[name] = _durable(folder / name)
-            sync_directory(folder)
-            whole = marker.model_copy(
-                update={
-                    "files": files,
-                    "committed_at": time.time(),
-                    "duration_s": time.monotonic() - started,
-                }
+    def _ended(self, end: SaveEnd) -> CheckpointEvent:
+        request = end.request
+        if end.error:
+            self.failed_step = request.step
+            logger.error(
+                "checkpoint of step %d failed, training goes on: %s", request.step, end.error
             )
-            write_record(folder / COMMIT_MARKER_NAME, whole)
-            return whole
+        elif self._world.is_main:
+            logger.info("checkpoint of step %d committed: %d bytes", request.step, end.size_bytes)
+        return CheckpointEvent(
+            time=time.time(),
+            step=request.step,
+            outcome="failed" if end.error else "committed",
+            duration_s=max(time.time() - request.begun_at, 0.0),
+            size_bytes=end.size_bytes,
+            error=end.error,
+        )
 
-        try:
-            return SaveOutcome(size_bytes=within_time_limit(commit, self._timeout_s).size_bytes)
-        except Exception as failure:
-            logger.warning("could not commit %s", folder, exc_info=True)
-            return SaveOutcome(error=f"rank 0: {_describe(failure)}")
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            step=self._state.step,
+            attempt=self._marker.attempt,
+            token=self._token,
+            layout=self._layout_name,
+            consumed_samples=self._state.consumed_samples,
+            optimizer_step=optimizer_step(self._state.optimizer),
+            schedule=self._state.schedule.state_dict(),
+        )
 
-    def _gather(self, value: Result) -> list[Result] | None:
-        """Everyone's value, on rank 0; None elsewhere."""
-        gathered: list[Any] | None = [None] * self._world.size if self._world.is_main else None
-        dist.gather_object(value, gathered, dst=0, group=self._world.control)
-        return gathered
+    def _request(self, buffer: Buffer, *, is_last: bool) -> SaveRequest:
+        step, settings = self._state.step, self._settings
+        base = settings.storage
+        storage = (
+            checkpoint_url(base, self._config.name, step, self._marker.attempt) if base else None
+        )
+        return SaveRequest(
+            save_id=self._save_id(step),
+            step=step,
+            buffer=self._buffers.all.index(buffer),
+            folder=str(self._run.checkpoint(step).path),
+            storage=storage,
+            begun_at=time.time(),
+            attempts=settings.save_attempts,
+            full_disk=self._full_disk(step),
+            parts_timeout_s=settings.save_timeout_s * settings.save_attempts,
+            prune=settings.keep_last is not None,
+            is_last=is_last,
+            **(self._main_part() if self._world.is_main else {}),
+        )
 
-    def _decided(self, outcome: SaveOutcome) -> SaveOutcome:
-        """Rank 0's outcome, on all ranks."""
-        decision: list[Any] = [outcome]
-        dist.broadcast_object_list(decision, src=0, group=self._world.control)
-        return decision[0]  # type: ignore[no-any-return]
+    def _main_part(self) -> dict[str, Any]:
+        content = io.BytesIO()
+        torch.save(common_state(self._state), content)
+        marker = self._marker.model_copy(
+            update={
+                "step": self._state.step,
+                "consumed_samples": self._state.consumed_samples,
+            }
+        )
+        return {"marker": marker, "common_base64": base64.b64encode(content.getvalue()).decode()}
 
+    def _save_id(self, step: int) -> str:
+        return f"{self._token}-{step}"
 
-def within_time_limit(work: Callable[[], Result], timeout_s: float) -> Result:
-    """Run `work` in a thread; raise CheckpointError when it takes longer, and leave it behind.
+    def _writer_setup(self) -> dict[str, Any]:
+        return {
+            "rank": self._world.rank,
+            "ranks": self._world.size,
+            "run_dir": str(self._run.path),
+            "config": self._config.model_dump(mode="json"),
+            "table": self._buffers.layout.table(),
+            "buffers": [str(buffer.path) for buffer in self._buffers.all],
+            "size_bytes": self._buffers.layout.size_bytes,
+            "pid": os.getpid(),
+        }
 
-    A write into stuck storage cannot be interrupted. The thread is left to it: the file that it
-    writes is removed, and the process does not wait for it when it ends.
-    """
-    results: list[Result] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=run, name="checkpoint-write", daemon=True)
-    thread.start()
-    thread.join(timeout_s)
-    if thread.is_alive():
-        raise CheckpointError(f"not written within checkpoint.save_timeout_s = {timeout_s:g} s")
-    if failures:
-        raise failures[0]
-    return results[0]
-
-
-def _durable(path: Path) -> FileRecord:
-    """Sync a written file and describe it."""
-    sync_file(path)
-    return FileRecord(size_bytes=path.stat().st_size, sha256=sha256_of_file(path))
-
-
-def _describe(failure: BaseException) -> str:
-    return f"{type(failure).__name__}: {failure}"
+    def _event(self, outcome: Any, blocked_s: float, for_storage: bool) -> SnapshotEvent:
+        return SnapshotEvent(
+            time=time.time(),
+            step=self._state.step,
+            outcome=outcome,
+            blocked_s=blocked_s,
+            for_storage=for_storage,
+            size_bytes=self.copied_bytes,
+        )

@@ -35,6 +35,16 @@ class World:
         return self.rank == 0
 
     @property
+    def node(self) -> str:
+        """Name of the machine that this rank runs on."""
+        return platform.node()
+
+    @property
+    def local_rank(self) -> int:
+        """This rank's number on its node."""
+        return int(os.environ.get("LOCAL_RANK", "0"))
+
+    @property
     def device_name(self) -> str:
         """The device's name, for people and for its peak performance."""
         if self.device.type == "cuda":
@@ -115,5 +125,6 @@ def _device(config: RunConfig) -> torch.device:
 
 
 def _agreement_timeout(config: RunConfig) -> timedelta:
-    longest = max(config.train.process_group_timeout_s, config.checkpoint.save_timeout_s)
+    settings = config.checkpoint
+    longest = max(config.train.process_group_timeout_s, settings.save_timeout_s)
     return timedelta(seconds=longest + _AGREEMENT_MARGIN_S)

@@ -7,7 +7,6 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,12 +51,12 @@ class Faults:
                 self._announce(fault)
                 _strike(fault)
 
-    def before_write(self, step: int, checkpoint_file: Path) -> None:
-        """Let the checkpoint file that this rank is about to write meet a full disk."""
-        for fault in self._faults:
-            if fault.step == step and fault.kind == "full_disk":
-                self._announce(fault)
-                checkpoint_file.symlink_to("/dev/full")
+    def fills_disk(self, step: int) -> bool:
+        """Whether this rank's file of the step's checkpoint is to meet a full disk."""
+        found = [f for f in self._faults if f.step == step and f.kind == "full_disk"]
+        for fault in found:
+            self._announce(fault)
+        return bool(found)
 
     def on_poison(self, fault: FaultConfig) -> None:
         """Noise is read for the first time, on all ranks: one of them puts it on record."""

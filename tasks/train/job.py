@@ -4,7 +4,8 @@
 
 Reads attempts/NNN/config.json, data/ and checkpoints/; writes checkpoints/, attempts/NNN/events.jsonl
 and one log per rank, attempts/NNN/rank_RRRRR.log, into which all output goes from the first line on.
-Exit code 0 means that the last step is done and nothing else does.
+Exit code 0 means that the last step is done and nothing else does; 75, that the job was asked to
+stop, has saved, and can be continued.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ import argparse
 import faulthandler
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from configs.rundir import RunDir
+from tasks.train import collectives
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,12 +34,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     run = RunDir(options.run_dir.absolute())
     attempt = run.attempt(options.attempt)
-    log_to(attempt.rank_log(int(os.environ["RANK"])))
+    rank = int(os.environ["RANK"])
+    log_to(attempt.rank_log(rank))
+    collectives.answer_requests(rank)
     # Only now: a rank that fails to import torch or megatron-core must say so in its log.
     from tasks.train.attempt import train_attempt
 
-    train_attempt(run, attempt)
-    return 0
+    return train_attempt(run, attempt)
 
 
 def log_to(path: Path) -> None:
@@ -49,6 +53,8 @@ def log_to(path: Path) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     faulthandler.enable()
+    # The launcher's agent asks for stacks so where it may not read them itself.
+    faulthandler.register(signal.SIGUSR2, all_threads=True)
     logging.basicConfig(
         level=logging.INFO,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",

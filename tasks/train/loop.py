@@ -1,28 +1,31 @@
-"""The training loop: steps, validation, checkpoints, and the events that tell of them."""
+"""The training loop: steps, validation, snapshots, until the last step or a request to stop."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
-from configs.events import CheckpointEvent, EndEvent, StartEvent, StepEvent, ValidationEvent
+from configs.errors import EXIT_CONTINUE, EXIT_OK
+from configs.lineage import lineage_of
 from configs.records import CommitMarker
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from tasks.train.checkpoint_load import Resumption
-from tasks.train.checkpoint_save import SaveOutcome, Saver
+from tasks.train.checkpoint_save import Checkpointer
+from tasks.train.control import STOP_REASONS, Control, Word
 from tasks.train.data import Batch, Datasets, MicroBatches, micro_batch_count
 from tasks.train.distributed import World
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
-from tasks.train.flops import flops_per_token, peak_flops, utilisation
 from tasks.train.mcore import get_forward_backward_func, parallel_state
-from tasks.train.state import TrainingState, sharded_state
+from tasks.train.progress import Progress
+from tasks.train.report import Report
+from tasks.train.state import TrainingState
 
 logger = logging.getLogger(__name__)
 
@@ -61,66 +64,96 @@ class Trainer:
         marker: CommitMarker,
         events: EventLog,
         faults: Faults,
+        checkpointer: Checkpointer,
+        *,
+        stop_requested: Callable[[], str] = str,
     ) -> None:
+        """`stop_requested` says why this rank was asked to stop, one of STOP_REASONS."""
         self._config = config
         self._run = run
         self._world = world
         self._state = state
         self._datasets = datasets
-        self._marker = marker
-        self._events = events
         self._faults = faults
-        self._saver = Saver(world, timeout_s=config.checkpoint.save_timeout_s)
+        self._checkpointer = checkpointer
+        self._stop_requested = stop_requested
+        self._control = Control(world)
+        self._word = Word()
+        self._progress = Progress.open(world.rank)
+        self._report = Report(config, world, state, marker, events)
         self._schedule = get_forward_backward_func()
         self._micro_batches = micro_batch_count(config)
-        self._tokens_per_step = config.train.global_batch_size * config.model.sequence_length
-        self._flops_per_token = flops_per_token(config.model, marker.padded_vocab_size)
-        self._peak = peak_flops(config.train, world.device_name, world.precision)
 
-    def run(self, resumption: Resumption, num_parameters: int) -> None:
-        """Train to the last step, validating and saving on the way."""
-        self._report_start(resumption, num_parameters)
+    def run(self, resumption: Resumption, num_parameters: int) -> int:
+        """Train to the last step, or until asked to stop; returns the exit code."""
+        self._report.start(resumption, num_parameters)
         state, train = self._state, self._config.train
         batches = MicroBatches(
             self._datasets.train,
             self._config,
             self._world,
             consumed_samples=state.consumed_samples,
+            skip_samples=lineage_of(self._run).skip_samples,
         )
-        while state.step < train.steps:
-            self.step(batches)
-            last = state.step == train.steps
-            if last or state.step % train.validation_interval_steps == 0:
+        stopped_by = ""
+        while state.step < train.steps and not stopped_by:
+            stopped_by = self.step(batches)
+            is_last = state.step == train.steps
+            if is_last or state.step % train.validation_interval_steps == 0:
                 self.validate()
-            if last or state.step % self._config.checkpoint.interval_steps == 0:
-                self.save()
-        if self._world.is_main:
-            self._events.append(EndEvent(time=time.time(), step=state.step))
-            logger.info("training has reached its last step, %d", state.step)
+            if not is_last and not stopped_by:
+                self.snapshot()
+        self._progress.enter("save")
+        self._report.checkpoints(self._checkpointer.finish())
+        is_stopped = state.step < train.steps
+        self._report.end(stopped_by if is_stopped else "")
+        self._progress.enter("end")
+        return EXIT_CONTINUE if is_stopped else EXIT_OK
 
-    def step(self, batches: Iterator[Batch]) -> None:
-        """One step and its report, with the fault that the config wants before it."""
-        self._faults.before_step(self._state.step + 1)
+    def step(self, batches: Iterator[Batch]) -> str:
+        """One step and its report, with the fault that the config wants before it.
+
+        Returns why training is to stop after it: empty when it is not.
+        """
+        self._progress.begin_step(self._state.step + 1)
+        self._faults.before_step(self._state.step + 1, self._state.optimizer)
         started = time.monotonic()
-        loss, grad_norm = self.train_step(batches)
-        if self._world.is_main:
-            self._report_step(loss, grad_norm, time.monotonic() - started)
+        self._control.begin(
+            Word(
+                stop=STOP_REASONS.index(self._stop_requested()),
+                busy=int(self._checkpointer.is_busy),
+                failed_step=self._checkpointer.failed_step,
+            )
+        )
+        loss, grad_norm, waited_s = self.train_step(batches)
+        self._word = self._control.end()
+        self._progress.enter("report")
+        self._report.step(loss, grad_norm, time.monotonic() - started, waited_s)
+        if self._word.failed_step:
+            self._checkpointer.call_off(self._word.failed_step)
+        self._report.checkpoints(self._checkpointer.poll())
+        return STOP_REASONS[self._word.stop]
 
-    def train_step(self, batches: Iterator[Batch]) -> tuple[float, float]:
-        """One optimizer step; returns the global batch's loss and gradient norm, on all ranks."""
+    def train_step(self, batches: Iterator[Batch]) -> tuple[float, float, float]:
+        """One optimizer step; returns the global batch's loss and gradient norm, the same on all
+        ranks, and the seconds that the optimizer waited for a snapshot."""
         state, train = self._state, self._config.train
         state.ddp.zero_grad_buffer()
         state.optimizer.zero_grad()
+        self._progress.enter("forward_backward")
         losses = self._pass(batches, self._micro_batches, forward_only=False)
         reduction = self._reduce(losses)
+        waited_s = self._checkpointer.before_optimizer()
+        self._progress.enter("optimizer")
         state.schedule.step(increment=1)
         _, grad_norm, _ = state.optimizer.step()
         state.step += 1
         state.consumed_samples += train.global_batch_size
-        return self._reduced(*reduction), float(grad_norm)
+        return self._reduced(*reduction), float(grad_norm), waited_s
 
     def validate(self) -> float:
         """Loss over the same held-out batches every time."""
+        self._progress.enter("validation")
         started = time.monotonic()
         train = self._config.train
         batches = MicroBatches(self._datasets.validation, self._config, self._world)
@@ -130,32 +163,23 @@ class Trainer:
         )
         self._state.ddp.train()
         loss = self._reduced(*self._reduce(losses))
-        if self._world.is_main:
-            duration = time.monotonic() - started
-            self._events.append(
-                ValidationEvent(
-                    time=time.time(), step=self._state.step, loss=loss, duration_s=duration
-                )
-            )
-            logger.info("step %d validation loss %.6f", self._state.step, loss)
+        self._report.validation(loss, time.monotonic() - started)
         return loss
 
-    def save(self) -> SaveOutcome:
-        """Save a checkpoint; a failed save is reported and training goes on."""
-        started = time.monotonic()
-        step = self._state.step
-        marker = self._marker.model_copy(
-            update={"step": step, "consumed_samples": self._state.consumed_samples}
-        )
-        outcome = self._saver.save(
-            self._run.checkpoint(step),
-            sharded_state(self._state, is_loading=False),
-            marker,
-            partial(self._faults.before_write, step),
-        )
-        if self._world.is_main:
-            self._report_save(outcome, time.monotonic() - started)
-        return outcome
+    def snapshot(self) -> None:
+        """Begin a snapshot if one is due, unless some rank has no buffer for it."""
+        step, checkpointer = self._state.step, self._checkpointer
+        if not checkpointer.is_due(step):
+            return
+        for_storage = checkpointer.is_due_in_storage(step)
+        if for_storage and self._config.checkpoint.wait_for_commit:
+            self._report.checkpoints(checkpointer.finish())
+            return
+        if self._word.busy:
+            event = checkpointer.skipped(for_storage=for_storage)
+        else:
+            event = checkpointer.begin(for_storage=for_storage)
+        self._report.snapshot(event)
 
     def _pass(self, batches: Iterator[Batch], count: int, *, forward_only: bool) -> list[_Loss]:
         losses: list[_Loss] = self._schedule(
@@ -193,81 +217,3 @@ class Trainer:
                 group=parallel_state.get_pipeline_model_parallel_group(),
             )
         return float(loss)
-
-    def _report_step(self, loss: float, grad_norm: float, duration_s: float) -> None:
-        step, rate = self._state.step, self._learning_rate()
-        tokens_per_s = self._tokens_per_step / duration_s
-        self._events.append(
-            StepEvent(
-                time=time.time(),
-                step=step,
-                loss=loss,
-                grad_norm=grad_norm,
-                learning_rate=rate,
-                step_time_s=duration_s,
-                tokens_per_s=tokens_per_s,
-                mfu=utilisation(tokens_per_s, self._flops_per_token, self._peak, self._world.size),
-            )
-        )
-        logger.info(
-            "step %d/%d loss %.6f grad_norm %.4f learning_rate %.3e step_time_s %.3f tokens_per_s %.0f",
-            step,
-            self._config.train.steps,
-            loss,
-            grad_norm,
-            rate,
-            duration_s,
-            tokens_per_s,
-        )
-
-    def _learning_rate(self) -> float:
-        return float(self._state.optimizer.param_groups[0]["lr"])
-
-    def _report_start(self, resumption: Resumption, num_parameters: int) -> None:
-        if not self._world.is_main:
-            return
-        loaded = resumption.checkpoint
-        self._events.append(
-            StartEvent(
-                time=time.time(),
-                step=self._state.step,
-                checkpoint=loaded.path.name if loaded else None,
-                skipped_checkpoints=resumption.skipped,
-                world_size=self._world.size,
-                device=self._world.device_name,
-                precision=self._world.precision,
-                num_parameters=num_parameters,
-                padded_vocab_size=self._marker.padded_vocab_size,
-                load_time_s=resumption.load_time_s,
-            )
-        )
-        logger.info(
-            "training %d parameters on %d x %s in %s, from %s",
-            num_parameters,
-            self._world.size,
-            self._world.device_name,
-            self._world.precision,
-            f"checkpoint {loaded.path.name}" if loaded else "the start",
-        )
-
-    def _report_save(self, outcome: SaveOutcome, duration_s: float) -> None:
-        step = self._state.step
-        self._events.append(
-            CheckpointEvent(
-                time=time.time(),
-                step=step,
-                outcome="failed" if outcome.error else "committed",
-                duration_s=duration_s,
-                size_bytes=outcome.size_bytes,
-                error=outcome.error,
-            )
-        )
-        if outcome.error:
-            logger.error("checkpoint of step %d failed, training goes on: %s", step, outcome.error)
-        else:
-            logger.info(
-                "checkpoint of step %d committed: %d bytes in %.3f s",
-                step,
-                outcome.size_bytes,
-                duration_s,
-            )

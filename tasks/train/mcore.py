@@ -28,17 +28,12 @@ with without_megatron_warnings(), cpu.importing_megatron():
     from megatron.core.datasets.indexed_dataset import IndexedDatasetBuilder
     from megatron.core.datasets.utils import Split
     from megatron.core.dist_checkpointing import ShardedTensor
-    from megatron.core.dist_checkpointing.core import CheckpointingConfig, save_config
     from megatron.core.dist_checkpointing.dict_utils import nested_values
-    from megatron.core.dist_checkpointing.exchange_utils import (
-        determine_main_replica_uniform_distribution,
-    )
     from megatron.core.dist_checkpointing.state_dict_utils import save_preprocess
     from megatron.core.dist_checkpointing.strategies import torch as torch_strategy
     from megatron.core.dist_checkpointing.strategies.async_utils import AsyncCallsQueue
     from megatron.core.dist_checkpointing.strategies.fully_parallel import (
         FullyParallelSaveStrategyWrapper,
-        distribute_main_replicas_with_precomputed_distribution,
     )
     from megatron.core.distributed import (
         DistributedDataParallel,
@@ -59,7 +54,6 @@ cpu.install()
 
 __all__ = [
     "AsyncCallsQueue",
-    "CheckpointingConfig",
     "DistributedDataParallel",
     "DistributedDataParallelConfig",
     "FullyParallelSaveStrategyWrapper",
@@ -72,9 +66,7 @@ __all__ = [
     "ShardedTensor",
     "Split",
     "TransformerConfig",
-    "determine_main_replica_uniform_distribution",
     "dist_checkpointing",
-    "distribute_main_replicas_with_precomputed_distribution",
     "finalize_model_grads",
     "get_forward_backward_func",
     "get_gpt_layer_local_spec",
@@ -82,7 +74,6 @@ __all__ = [
     "get_megatron_optimizer",
     "nested_values",
     "parallel_state",
-    "save_config",
     "save_preprocess",
     "tensor_parallel",
     "torch_strategy",

@@ -18,6 +18,7 @@ from tasks.train.mcore import (
     get_megatron_optimizer,
     without_megatron_warnings,
 )
+from tasks.train.state import optimizer_parts
 
 
 def wrap_data_parallel(model: GPTModel, config: RunConfig) -> DistributedDataParallel:
@@ -49,6 +50,7 @@ def build_optimizer(ddp: DistributedDataParallel, config: RunConfig, dtype: torc
         ),
         [ddp],
     )
+    _make_state(optimizer)
     if config.parallel.distributed_optimizer:
         _adapt_to_torch_adam(optimizer)
     ddp.config.finalize_model_grads_func = finalize_model_grads
@@ -82,15 +84,12 @@ def build_schedule(optimizer: object, train: TrainConfig) -> OptimizerParamSched
     )
 
 
-def _adapt_to_torch_adam(optimizer: Any) -> None:
-    """Let Megatron's distributed optimizer save and load torch's AdamW.
-
-    It expects the state that the first step makes, and does not load the step count with the other
-    tensors. Transformer Engine's and Apex's Adam need no such help.
-    """
-    for part in optimizer.chained_optimizers:
+def _make_state(optimizer: Any) -> None:
+    """Make the zeros that the first step would begin with: snapshots can be planned before it."""
+    for part in optimizer_parts(optimizer):
         adam = part.optimizer
         if not isinstance(adam, torch.optim.AdamW):
+            part.init_state_fn(adam, part.config)
             continue
         for parameter in (p for group in adam.param_groups for p in group["params"]):
             adam.state[parameter] = {
@@ -98,9 +97,19 @@ def _adapt_to_torch_adam(optimizer: Any) -> None:
                 "exp_avg": torch.zeros_like(parameter),
                 "exp_avg_sq": torch.zeros_like(parameter),
             }
-        part._set_main_param_and_optimizer_states = partial(
-            _set_states_with_step, part, part._set_main_param_and_optimizer_states
-        )
+
+
+def _adapt_to_torch_adam(optimizer: Any) -> None:
+    """Let Megatron's distributed optimizer load torch's AdamW.
+
+    It does not load the step count with the other tensors. Transformer Engine's and Apex's Adam need
+    no such help.
+    """
+    for part in optimizer_parts(optimizer):
+        if isinstance(part.optimizer, torch.optim.AdamW):
+            part._set_main_param_and_optimizer_states = partial(
+                _set_states_with_step, part, part._set_main_param_and_optimizer_states
+            )
 
 
 def _set_states_with_step(

@@ -27,8 +27,10 @@ ShardedState = dict[str, Any]
 
 DISTRIBUTED_OPTIMIZER = "distributed_optimizer"
 _EXTRA_STATE = "_extra_state"
+DISTRIBUTED_SHARDING = "fully_reshardable"
+"""Of megatron-core's formats of the distributed optimizer the one that names whole parameters."""
 _OPTIMIZER_FORMAT = {
-    "distrib_optim_sharding_type": "fully_reshardable",
+    "distrib_optim_sharding_type": DISTRIBUTED_SHARDING,
     "chained_optim_avoid_prefix": True,
 }
 
@@ -76,7 +78,7 @@ def sharded_state(
         "consumed_samples": state.consumed_samples,
     }
     if with_random_state:
-        sharded["random_state"] = _random_state()
+        sharded["random_state"] = random_state()
     return sharded
 
 
@@ -88,7 +90,7 @@ def restore(state: TrainingState, loaded: dict[str, Any]) -> None:
     state.step = int(loaded["step"])
     state.consumed_samples = int(loaded["consumed_samples"])
     if "random_state" in loaded:
-        _set_random_state(loaded["random_state"])
+        set_random_state(loaded["random_state"])
 
 
 def parallel_sizes(parallel: ParallelConfig) -> dict[str, int]:
@@ -101,7 +103,39 @@ def parallel_sizes(parallel: ParallelConfig) -> dict[str, int]:
     }
 
 
-def _random_state() -> ShardedTensor:
+def optimizer_parts(optimizer: Any) -> list[Any]:
+    """megatron-core's optimizers: one for all parameters of a dense model."""
+    return list(getattr(optimizer, "chained_optimizers", [optimizer]))
+
+
+def is_distributed(optimizer: Any) -> bool:
+    """Whether optimizer state is sharded over data-parallel ranks."""
+    return any(hasattr(part, "gbuf_ranges") for part in optimizer_parts(optimizer))
+
+
+def optimizer_step(optimizer: Any) -> float:
+    """Adam's count of steps, which corrects its bias; all parameters share it."""
+    for part in optimizer_parts(optimizer):
+        for group in part.optimizer.param_groups:
+            for parameter in group["params"]:
+                step = part.optimizer.state[parameter].get("step", group.get("step", 0))
+                return float(step)
+    return 0.0
+
+
+def set_optimizer_step(optimizer: Any, step: float) -> None:
+    """Set Adam's count of steps, kept with each parameter (torch) or group (fused kernels)."""
+    for part in optimizer_parts(optimizer):
+        for group in part.optimizer.param_groups:
+            if "step" in group:
+                group["step"] = type(group["step"])(step)
+            for parameter in group["params"]:
+                kept = part.optimizer.state[parameter]
+                if "step" in kept:
+                    kept["step"].fill_(step)
+
+
+def random_state() -> ShardedTensor:
     """The states of all of this rank's generators, in one row of bytes."""
     row = torch.cat(list(_generator_states().values()))
     places = (
@@ -124,7 +158,7 @@ def _random_state() -> ShardedTensor:
     return ShardedTensor.from_rank_offsets("random_state", row, *places, prepend_axis_num=3)
 
 
-def _set_random_state(row: torch.Tensor) -> None:
+def set_random_state(row: torch.Tensor) -> None:
     states = _generator_states()
     sizes = [state.numel() for state in states.values()]
     parts = dict(zip(states, torch.split(row.view(-1).cpu(), sizes), strict=True))
