@@ -39,7 +39,10 @@ class Lineage:
 
 
 def lineage_of(run: RunDir) -> Lineage:
-    """Read the rollbacks that the run's actions decided."""
+    """Read the rollbacks that the run's actions decided.
+
+    Those of a stop count too: whoever starts the run again starts from before the anomaly.
+    """
     return Lineage(
         tuple(
             Rollback(
@@ -48,9 +51,7 @@ def lineage_of(run: RunDir) -> Lineage:
                 tuple((first, end) for first, end in action.skip_samples),
             )
             for attempt in run.attempts()
-            if (action := attempt.action()) is not None
-            and not action.stop
-            and action.rollback_to_step is not None
+            if (action := attempt.action()) is not None and action.rollback_to_step is not None
         )
     )
 

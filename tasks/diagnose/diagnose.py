@@ -2,8 +2,8 @@
 
 Reads attempts/N/rank_*.log, job/launcher.log and events.jsonl; writes nothing.
 
-How the job ended (completed, hung, ended by the scheduler) is known from the record and comes
-before any text. Then, out of the logs, in this order:
+How the job ended (completed, over an anomaly, hung, ended by the scheduler) is known from its events
+and its record and comes before any text. Then, out of the logs, in this order:
 
 1. what hardware or scheduler say, whenever it was printed;
 2. the rank that died first, by torchrun's report: its own last error, or, when it was ended by a
@@ -23,6 +23,7 @@ from pathlib import Path
 from configs.events import CheckpointEvent, EndEvent, Event
 from configs.records import AttemptRecord, Verdict
 from configs.rundir import AttemptDir
+from tasks.diagnose.anomalies import verdict_on_anomaly
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.logs import LogLine, attempt_log_files, read_log
@@ -49,6 +50,8 @@ def diagnose_attempt(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
     """Why an ended attempt ended. Works with any of its files missing."""
     if record.outcome == "completed":
         return make_verdict("NoFailure", method="launcher", confidence=1.0)
+    if (verdict := verdict_on_anomaly(attempt)) is not None:
+        return _on_only_node(verdict, record)
     files = attempt_log_files(attempt.path)
     lines = chain.from_iterable(read_log(f, str(f.relative_to(attempt.path))) for f in files)
     scan = Scan(default_rules(), handled_errors=_handled_errors(attempt.events())).read(lines)

@@ -5,6 +5,9 @@ without a new checkpoint in between. Both count automatic restarts since a perso
 run: after a stop, or an interruption, someone has looked at it.
 
 The wait before a restart doubles with each one for the same cause that brought nothing new.
+
+A loss spike is followed by a rollback, which has a budget of its own beside that of all restarts.
+After weights that differ between replicas, what was saved since they were last equal is void.
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from configs.events import CheckpointEvent
+from configs.events import AnomalyEvent, CheckpointEvent
 from configs.records import Action, ActionKind, Verdict
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RecoveryConfig
+from tasks.recover.rollback import Ground, PastRollback, roll_back_and_skip
 
 MAX_WAIT_S = 600.0
 
@@ -33,6 +37,8 @@ class PastAttempt:
     committed_steps: tuple[int, ...] = ()
     """Steps of the checkpoints that it committed."""
     nodes: tuple[str, ...] = ()
+    anomaly: AnomalyEvent | None = None
+    """What it ended itself over."""
 
     @property
     def restarted(self) -> bool:
@@ -56,10 +62,12 @@ def decide(
     *,
     now: float,
     pool: Sequence[str] = (),
+    ground: Ground | None = None,
 ) -> Action:
     """What to do about the last attempt of `history`, which has a verdict and no action yet.
 
     `pool` names all nodes that jobs can run on; empty: no others than the attempt's are known.
+    `ground` is what the run can go back to; an anomaly needs it.
     """
     last = history[-1]
     if last.completed:
@@ -73,7 +81,40 @@ def decide(
         return _stop("fix_by_user", f"a restart does not cure {_cause(verdict)}{quoted}", now)
     if verdict.action == "none" and verdict.failure_class != "NoFailure":
         return _stop("none", f"the job was ended on purpose ({_cause(verdict)})", now)
-    return _restart(history, verdict, config, now, pool)
+    if verdict.failure_class == "LossSpike" and last.anomaly and ground:
+        return _roll_back(history, last.anomaly, config, now, ground)
+    action = _restart(history, verdict, config, now, pool, ground)
+    if last.anomaly and ground:
+        return _without_what_is_newer(action, last.anomaly, ground)
+    return action
+
+
+def _roll_back(
+    history: Sequence[PastAttempt],
+    anomaly: AnomalyEvent,
+    config: RecoveryConfig,
+    now: float,
+    ground: Ground,
+) -> Action:
+    """Go back behind a loss spike, if the budgets of rollbacks and of restarts allow it."""
+    automatic = _since_a_person_started(history)
+    past = [
+        PastRollback(attempt.anomaly, attempt.action)
+        for attempt in history[len(history) - 1 - automatic : -1]
+        if attempt.anomaly and attempt.action and attempt.action.kind == "rollback_skip_data"
+    ]
+    action = roll_back_and_skip(anomaly, past, config, ground, now)
+    if not action.stop and automatic >= config.max_restarts:
+        reason = (
+            f"all {config.max_restarts} restarts of the run are used up; last: {anomaly.message}"
+        )
+        return _without_what_is_newer(_stop("fix_by_user", reason, now), anomaly, ground)
+    return action
+
+
+def _without_what_is_newer(action: Action, anomaly: AnomalyEvent, ground: Ground) -> Action:
+    """The action, after which nothing counts that was saved since the anomaly began."""
+    return action.model_copy(update={"rollback_to_step": ground.healthy_step(anomaly)})
 
 
 def _restart(
@@ -82,6 +123,7 @@ def _restart(
     config: RecoveryConfig,
     now: float,
     pool: Sequence[str],
+    ground: Ground | None,
 ) -> Action:
     automatic = _since_a_person_started(history)
     same = _same_cause_without_progress(history, automatic)
@@ -94,7 +136,7 @@ def _restart(
     if same >= config.max_restarts_per_cause:
         tried = "1 restart" if same == 1 else f"{same} restarts"
         return _stop(kind, f"{cause} came back after {tried} without a new checkpoint", now)
-    step = max((s for attempt in history for s in attempt.committed_steps), default=0)
+    step = _newest_step(history, ground)
     start = f"from step {step}" if step else "from the beginning"
     wait_s = min(config.backoff_s * 2**same, MAX_WAIT_S)
     return Action(
@@ -105,6 +147,14 @@ def _restart(
         exclude_nodes=exclude,
         decided_at=now,
     )
+
+
+def _newest_step(history: Sequence[PastAttempt], ground: Ground | None) -> int:
+    """The checkpoint that the next attempt starts from."""
+    anomaly = history[-1].anomaly
+    if ground is None:
+        return max((s for attempt in history for s in attempt.committed_steps), default=0)
+    return ground.healthy_step(anomaly) if anomaly else ground.newest_step
 
 
 def _place(
@@ -171,6 +221,9 @@ def _past_attempt(attempt: AttemptDir, committed: tuple[int, ...]) -> PastAttemp
         completed=record is not None and record.outcome == "completed",
         committed_steps=committed,
         nodes=tuple(record.nodes) if record else (),
+        anomaly=next(
+            (e for e in attempt.events() if isinstance(e, AnomalyEvent) and e.fatal), None
+        ),
     )
 
 

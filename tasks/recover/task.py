@@ -14,6 +14,7 @@ from configs.schema import RunConfig
 from infra.launch import make_launcher
 from tasks.recover.goodput import compute_goodput
 from tasks.recover.policy import attempt_history, decide
+from tasks.recover.rollback import ground_of
 
 
 @task(name="decide-action", cache_policy=NO_CACHE)
@@ -24,7 +25,13 @@ def decide_action(config: RunConfig, number: int) -> Action:
     action = attempt.action()
     if action is None:
         pool = make_launcher(config.launcher).nodes()
-        action = decide(attempt_history(run), config.recovery, now=time.time(), pool=pool)
+        action = decide(
+            attempt_history(run),
+            config.recovery,
+            now=time.time(),
+            pool=pool,
+            ground=ground_of(run, config.train),
+        )
         write_record(attempt.action_path, action)
     get_run_logger().info("attempt %d: %s", number, action.reason)
     return action
