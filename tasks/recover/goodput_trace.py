@@ -133,7 +133,8 @@ def _best_around(
     """The best of some intervals on the trace, and its goodput."""
     tried = {intervals.storage_s: goodput}
     for factor in _INTERVAL_FACTORS:
-        storage_s = intervals.storage_s * factor
+        step_s = assumptions.step_time_s or 1.0
+        storage_s = step_s * round(intervals.storage_s * factor / step_s)
         if storage_s >= least_interval_s(assumptions):
             accounts = [run.seconds for run in runs_at(intervals_at(assumptions, storage_s))]
             tried[storage_s] = float(np.mean([account.kept / account.wall for account in accounts]))

@@ -81,7 +81,7 @@ def test_the_report_fits_the_terminal(width: int, capsys: pytest.CaptureFixture[
         (["--interval-s", "20"], "takes 86.1 s at 20 GB/s; an interval of at least 86 s would fit"),
         (["--interval-s", "0"], "--interval-s must be more than zero"),
         (["--job-mtbf", "20s"], "a node MTBF of at least .* days would fit, or at most 44 GPUs"),
-        (["--step-time-s", "1000000"], "train a step .* would fit"),
+        (["--step-time-s", "2000000"], "train a step .* would fit"),
         (["--mtbf", "14.3"], "is no duration"),
         (["--mtbf", "1h", "--job-mtbf", "1h"], "not both"),
         (["--gpus-per-node", "0"], "--gpus-per-node must be more than zero"),
