@@ -64,8 +64,11 @@ class AnomalyWatch:
         if self._enabled:
             self._stragglers.clock.begin()
 
-    def step_done(self, step: int, loss: float, grad_norm: float) -> None:
-        """After the optimizer's step and before anything is saved. Raises AnomalyError on all ranks."""
+    def step_done(self, step: int, loss: float, grad_norm: float, *, is_last: bool = False) -> None:
+        """After the optimizer's step and before anything is saved. Raises AnomalyError on all ranks.
+
+        `is_last` says that training is asked to stop, and saves.
+        """
         if not self._enabled:
             return
         spike = self._spikes.see(step, loss, grad_norm)
@@ -74,7 +77,7 @@ class AnomalyWatch:
         if self._compares_ranks(step):
             for straggler in self._stragglers.compare():
                 self._report_straggler(step, straggler)
-        if self._compares_replicas(step):
+        if self._compares_replicas(step, is_last=is_last):
             if suspects := self._replicas.compare():
                 self._end_over_replicas(step, suspects)
             self._equal_until = step
@@ -83,12 +86,12 @@ class AnomalyWatch:
         interval = self._config.anomalies.straggler_interval_steps
         return self._world.size > 1 and interval > 0 and step % interval == 0
 
-    def _compares_replicas(self, step: int) -> bool:
+    def _compares_replicas(self, step: int, *, is_last: bool) -> bool:
         """At its interval, and before each checkpoint: what is saved is what the replicas agree on."""
         interval = self._config.anomalies.replica_check_interval_steps
         if interval == 0 or self._world.data_size == 1:
             return False
-        saves = step % self._config.checkpoint.interval_steps == 0
+        saves = step % self._config.checkpoint.interval_steps == 0 or is_last
         return step % interval == 0 or saves or step == self._config.train.steps
 
     def _end_over_spike(self, step: int, spike: Spike) -> None:

@@ -14,7 +14,9 @@ from configs.errors import EXIT_CONTINUE, EXIT_OK
 from configs.lineage import lineage_of
 from configs.records import CommitMarker
 from configs.rundir import RunDir
+from configs.samples import SampleStream
 from configs.schema import RunConfig
+from tasks.train.anomalies import AnomalyWatch
 from tasks.train.checkpoint_load import Resumption
 from tasks.train.checkpoint_save import Checkpointer
 from tasks.train.control import STOP_REASONS, Control, Word
@@ -70,7 +72,6 @@ class Trainer:
     ) -> None:
         """`stop_requested` says why this rank was asked to stop, one of STOP_REASONS."""
         self._config = config
-        self._run = run
         self._world = world
         self._state = state
         self._datasets = datasets
@@ -81,6 +82,8 @@ class Trainer:
         self._word = Word()
         self._progress = Progress.open(world.rank)
         self._report = Report(config, world, state, marker, events)
+        self._watch = AnomalyWatch(config, run, world, state, events)
+        self._stream = SampleStream.of(config.train, lineage_of(run).skip_samples)
         self._schedule = get_forward_backward_func()
         self._micro_batches = micro_batch_count(config)
 
@@ -93,7 +96,7 @@ class Trainer:
             self._config,
             self._world,
             consumed_samples=state.consumed_samples,
-            skip_samples=lineage_of(self._run).skip_samples,
+            skip_samples=self._stream.spans,
         )
         stopped_by = ""
         while state.step < train.steps and not stopped_by:
@@ -116,6 +119,7 @@ class Trainer:
         Returns why training is to stop after it: empty when it is not.
         """
         self._progress.begin_step(self._state.step + 1)
+        self._watch.step_begins()
         self._faults.before_step(self._state.step + 1, self._state.optimizer)
         started = time.monotonic()
         self._control.begin(
@@ -129,6 +133,7 @@ class Trainer:
         self._word = self._control.end()
         self._progress.enter("report")
         self._report.step(loss, grad_norm, time.monotonic() - started, waited_s)
+        self._watch.step_done(self._state.step, loss, grad_norm, is_last=bool(self._word.stop))
         if self._word.failed_step:
             self._checkpointer.call_off(self._word.failed_step)
         self._report.checkpoints(self._checkpointer.poll())
@@ -137,7 +142,7 @@ class Trainer:
     def train_step(self, batches: Iterator[Batch]) -> tuple[float, float, float]:
         """One optimizer step; returns the global batch's loss and gradient norm, the same on all
         ranks, and the seconds that the optimizer waited for a snapshot."""
-        state, train = self._state, self._config.train
+        state = self._state
         state.ddp.zero_grad_buffer()
         state.optimizer.zero_grad()
         self._progress.enter("forward_backward")
@@ -148,7 +153,7 @@ class Trainer:
         state.schedule.step(increment=1)
         _, grad_norm, _ = state.optimizer.step()
         state.step += 1
-        state.consumed_samples += train.global_batch_size
+        state.consumed_samples = self._stream.after(state.consumed_samples)
         return self._reduced(*reduction), float(grad_norm), waited_s
 
     def validate(self) -> float:
