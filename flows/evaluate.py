@@ -11,6 +11,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from configs.errors import InputError
+from configs.evaluation_due import is_due
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cancellation import end_evaluations
@@ -76,7 +77,7 @@ def evaluate_as_committed(config: RunConfig, following: Following) -> None:
 def due_steps(config: RunConfig, run: RunDir, *, training_over: bool) -> list[int]:
     """Committed checkpoints that should have scores and have none: every Nth, and the last one."""
     steps = [checkpoint.step for checkpoint in run.committed_checkpoints()]
-    wanted = steps[config.evaluate.every_nth - 1 :: config.evaluate.every_nth]
-    if steps and (training_over or steps[-1] == config.train.steps):
+    wanted = [step for step in steps if is_due(config, step)]
+    if steps and training_over:
         wanted.append(steps[-1])
     return [step for step in sorted(set(wanted)) if run.evaluation(step).scores() is None]

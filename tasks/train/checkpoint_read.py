@@ -22,23 +22,9 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from configs.errors import CheckpointError
 from configs.files import sha256_of_file
 from configs.records import CommitMarker
-from configs.rundir import CheckpointDir, RunDir
 from tasks.train.pickles import check_pickle
 
 _INDEX_FILE = ".metadata"
-
-
-def committed_checkpoint(run: RunDir, step: int) -> tuple[CheckpointDir, CommitMarker]:
-    """The checkpoint of a step and its marker; CheckpointError when it is not committed or not whole."""
-    checkpoint = run.checkpoint(step)
-    marker = checkpoint.marker()
-    if marker is None:
-        there = ", ".join(str(c.step) for c in run.committed_checkpoints()) or "none"
-        raise CheckpointError(
-            f"{checkpoint.path} is no committed checkpoint: committed steps are {there}"
-        )
-    _check(checkpoint.path, marker, marker.files, contents=False)
-    return checkpoint, marker
 
 
 def check_files(

@@ -2,7 +2,8 @@
 
     python -m tasks.train.export RUN_DIR STEP
 
-Reads checkpoints/step_N/ and data/{manifest.json,tokenizer/}; writes evaluations/step_N/model/:
+Reads checkpoints/step_N/ (files in storage are fetched) and data/{manifest.json,tokenizer/}; writes
+evaluations/step_N/model/:
 weights in safetensors, config.json, generation_config.json and the tokenizer's files. The folder is
 written under another name and renamed when it is whole, then export.json names the checkpoint; an
 export of the checkpoint as it is now is left alone, one of an earlier save of the step is replaced.
@@ -30,10 +31,11 @@ from safetensors.torch import save_file
 
 from configs.errors import EXIT_OK, CheckpointError, CorpusError, OverlandError
 from configs.files import sync_directory, sync_file, write_json
-from configs.records import DataManifest, ExportRecord
+from configs.records import CommitMarker, DataManifest, ExportRecord
 from configs.rundir import RunDir, write_record
 from configs.schema import ModelConfig
-from tasks.train.checkpoint_read import CheckpointReader, committed_checkpoint
+from tasks.train.checkpoint_read import CheckpointReader
+from tasks.train.staging import committed_checkpoint
 
 MAX_SHARD_BYTES = 4 << 30
 
@@ -79,25 +81,30 @@ def export_checkpoint(run: RunDir, step: int, *, max_shard_bytes: int = MAX_SHAR
         return target
     started_at = time.time()
     identity = run.checkpoint(step).identity()  # before anything is read that might be replaced
-    checkpoint, marker = committed_checkpoint(run, step)
+    with committed_checkpoint(run, step) as (files, marker):
+        manifest = _manifest_of(run, marker, step)
+        model = ModelConfig.model_validate(marker.model)
+        weights = llama_weights(CheckpointReader(files, marker), model, manifest.vocab_size)
+        with _replacing(target) as folder:
+            write_json(folder / "config.json", llama_config(model, manifest, weights[0].dtype))
+            write_json(folder / "generation_config.json", generation_config(manifest))
+            copy_tokenizer(run.tokenizer_dir, folder)
+            write_weights(folder, weights, max_shard_bytes)
+    record = ExportRecord(checkpoint=identity or "", started_at=started_at, ended_at=time.time())
+    write_record(evaluation.export_path, record)
+    return target
+
+
+def _manifest_of(run: RunDir, marker: CommitMarker, step: int) -> DataManifest:
     manifest = run.manifest()
     if manifest is None:
         raise CorpusError(f"{run.manifest_path} is missing or broken: prepare the data again")
     if marker.tokenizer_sha256 != manifest.tokenizer_sha256:
         raise CheckpointError(
-            f"{checkpoint.path} was trained with another tokenizer than that of {run.data_dir}"
+            f"{run.checkpoint(step).path} was trained with another tokenizer than that of "
+            f"{run.data_dir}"
         )
-    model = ModelConfig.model_validate(marker.model)
-    reader = CheckpointReader(checkpoint.path, marker)
-    weights = llama_weights(reader, model, manifest.vocab_size)
-    with _replacing(target) as folder:
-        write_json(folder / "config.json", llama_config(model, manifest, weights[0].dtype))
-        write_json(folder / "generation_config.json", generation_config(manifest))
-        copy_tokenizer(run.tokenizer_dir, folder)
-        write_weights(folder, weights, max_shard_bytes)
-    record = ExportRecord(checkpoint=identity or "", started_at=started_at, ended_at=time.time())
-    write_record(evaluation.export_path, record)
-    return target
+    return manifest
 
 
 @contextmanager

@@ -85,13 +85,18 @@ def test_the_newest_checkpoint_is_due_out_of_turn_only_when_no_other_will_come(
     config: RunConfig,
 ) -> None:
     config = config.model_copy(
-        update={"evaluate": config.evaluate.model_copy(update={"every_nth": 2})}
+        update={
+            "evaluate": config.evaluate.model_copy(update={"every_nth": 2}),
+            "checkpoint": config.checkpoint.model_copy(update={"interval_steps": 2}),
+        }
     )
     run = RunDir(config.resolved_run_dir())
     commit(run, 2, 4, 6)
     run.checkpoint(8).path.mkdir()
     assert due_steps(config, run, training_over=False) == [4]
     assert due_steps(config, run, training_over=True) == [4, 6]
+    shutil.rmtree(run.checkpoint(2).path)  # by the retention rules: the others keep their turn
+    assert due_steps(config, run, training_over=False) == [4]
 
 
 def test_a_flow_that_trains_is_seen(config: RunConfig) -> None:

@@ -1,0 +1,172 @@
+"""Removes the checkpoints that no rule keeps, whole, at any moment of a crash.
+
+    checkpoints/step_00000200/                  committed
+    checkpoints/.removed/step_00000200-1a2b/    renamed: nobody finds it any more
+                                                then its files in storage go, then these, the marker last
+
+A folder that is found below `.removed` is one that was not finished; the next call does that. Nothing
+that somebody reads is removed (:mod:`tasks.train.in_use`); it is tried again after the next commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from configs.errors import CheckpointError
+from configs.evaluation_due import is_due
+from configs.events import AnomalyEvent, event_adapter
+from configs.files import sync_directory
+from configs.lineage import lineage_of
+from configs.records import CommitMarker
+from configs.rundir import COMMIT_MARKER_NAME, RunDir, read_record
+from configs.schema import RunConfig
+from tasks.train.in_use import removable
+from tasks.train.retention import Decision, Facts, Rules, keep, rules_of
+from tasks.train.staging import remove_unused
+from tasks.train.storage import open_storage
+
+logger = logging.getLogger(__name__)
+
+REMOVED = ".removed"
+_HARMING = ("loss_spike", "nonfinite", "replica_mismatch")
+"""Anomalies that a saved state can carry; a straggler's cannot."""
+
+
+def apply(run: RunDir, config: RunConfig, step: int) -> list[int]:
+    """Remove what no rule keeps, after the commit of `step`; returns the steps that are gone.
+
+    What cannot be removed now (it is read, storage does not answer) is logged, and left for the next
+    call.
+    """
+    remove_unused(run)
+    _finish_removals(run)
+    rules = rules_of(config)
+    if rules is None:
+        return []
+    markers = _markers(run)
+    decision = keep(markers, rules, gather(run, config, rules, markers, step))
+    gone = [old for old in decision.removed if _set_aside(run, old, decision)]
+    _finish_removals(run)
+    return gone
+
+
+def gather(
+    run: RunDir, config: RunConfig, rules: Rules, markers: dict[int, CommitMarker], step: int
+) -> Facts:
+    """The facts that the rules need, for these checkpoints."""
+    lineage = lineage_of(run)
+    return Facts(
+        current_step=step,
+        scores=_scores(run, markers, rules.best_metric) if rules.best else {},
+        anomaly_onset=_last_onset(run),
+        void=frozenset(
+            old for old, m in markers.items() if lineage.is_void(attempt=m.attempt, step=old)
+        ),
+        waiting=frozenset(old for old in markers if _waits(run, config, markers[old])),
+    )
+
+
+def _markers(run: RunDir) -> dict[int, CommitMarker]:
+    found = ((c.step, c.marker()) for c in run.committed_checkpoints())
+    return {step: marker for step, marker in found if marker is not None}
+
+
+def _scores(run: RunDir, markers: dict[int, CommitMarker], metric: str) -> dict[int, float]:
+    """Value of TASK/METRIC, of the checkpoints that are evaluated."""
+    task, _, name = metric.partition("/")
+    values: dict[int, float] = {}
+    for step in markers:
+        scores = run.evaluation(step).scores()
+        for score in scores.scores if scores else ():
+            if (score.task, score.metric) == (task, name):
+                values[step] = score.value
+    return values
+
+
+def _waits(run: RunDir, config: RunConfig, marker: CommitMarker) -> bool:
+    """Whether it is still to be evaluated; one whose evaluation failed since its commit is not."""
+    if not config.evaluate.enabled or not is_due(config, marker.step):
+        return False
+    evaluation = run.evaluation(marker.step)
+    if evaluation.scores() is not None:
+        return False
+    failure = evaluation.failure()
+    return failure is None or failure.failed_at < marker.committed_at
+
+
+def _last_onset(run: RunDir) -> int | None:
+    """First step that the last harming anomaly of the run has struck."""
+    anomalies = [event for event in _anomalies(run) if event.kind in _HARMING]
+    return max(anomalies, key=lambda event: event.time).onset_step if anomalies else None
+
+
+def _anomalies(run: RunDir) -> Iterator[AnomalyEvent]:
+    """Of all attempts. Only their lines are parsed: a long training has a million others."""
+    for attempt in run.attempts():
+        if not attempt.events_path.exists():
+            continue
+        with open(attempt.events_path, "rb") as lines:
+            for line in lines:
+                if b'"anomaly"' not in line or not line.endswith(b"\n"):
+                    continue
+                try:
+                    event = event_adapter.validate_json(line)
+                except ValueError:  # torn by a crash
+                    continue
+                if isinstance(event, AnomalyEvent):
+                    yield event
+
+
+def _set_aside(run: RunDir, step: int, decision: Decision) -> bool:
+    """Take the checkpoint out of everybody's sight, unless somebody reads it."""
+    checkpoint = run.checkpoint(step)
+    aside = run.checkpoints_dir / REMOVED / f"{checkpoint.path.name}-{uuid.uuid4().hex[:8]}"
+    with removable(checkpoint) as free:
+        if not free:
+            logger.info("checkpoint of step %d is in use, and stays for now", step)
+            return False
+        try:
+            aside.parent.mkdir(exist_ok=True)
+            checkpoint.path.rename(aside)
+            sync_directory(run.checkpoints_dir)
+        except OSError as error:
+            logger.warning("checkpoint of step %d could not be removed: %s", step, error)
+            return False
+    kept = "; ".join(f"{old} ({', '.join(why)})" for old, why in decision.kept.items())
+    logger.info("checkpoint of step %d goes: %s; kept: %s", step, decision.removed[step], kept)
+    return True
+
+
+def _finish_removals(run: RunDir) -> None:
+    parent = run.checkpoints_dir / REMOVED
+    for folder in sorted(parent.iterdir()) if parent.is_dir() else []:
+        try:
+            _remove(run, folder)
+        except (CheckpointError, OSError) as error:
+            logger.warning("%s is removed later: %s", folder, error)
+
+
+def _remove(run: RunDir, folder: Path) -> None:
+    """Its files in storage, which only its marker knows; then the folder, the marker last."""
+    marker_path = folder / COMMIT_MARKER_NAME
+    marker = read_record(marker_path, CommitMarker)
+    if marker is not None and marker.storage is not None and not _is_used(run, marker):
+        storage = open_storage(marker.storage, folder)
+        storage.remove(COMMIT_MARKER_NAME)  # a copy; half a checkpoint must not look whole there
+        storage.remove_all()
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path != marker_path:
+            path.unlink()
+    marker_path.unlink(missing_ok=True)
+    folder.rmdir()
+
+
+def _is_used(run: RunDir, marker: CommitMarker) -> bool:
+    """Whether another checkpoint is kept at the same place: one that somebody has copied."""
+    return any(other.storage == marker.storage for other in _markers(run).values())
