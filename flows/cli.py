@@ -28,6 +28,7 @@ from configs.errors import (
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
+from flows.cli_bench import bench
 from flows.cli_plan import plan
 from flows.locks import check_free
 from infra import interrupt
@@ -46,7 +47,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-bench = typer.Typer(help="Measure Overland beside its peers.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 app.add_typer(plan, name="plan")
 
@@ -149,15 +149,6 @@ def ui(
     from flows.ui import serve_pages
 
     serve_pages(runs, prefect_port=prefect_port, mlflow_port=mlflow_port)
-
-
-@bench.command("train")
-def bench_train(json: Json = False) -> None:
-    """The training loop beside a bare megatron-core loop: same model, same data, one run."""
-    from flows.show.bench import print_bench
-    from tasks.train.bench import bench_train as measure
-
-    print_bench("our loop beside a bare megatron-core loop", measure(), json=json)
 
 
 def _checked_config(path: Path, overrides: list[str] | None, *stages: str) -> RunConfig:

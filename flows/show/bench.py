@@ -1,12 +1,16 @@
-"""What `overland bench ...` prints: one JSON object, or a line a figure for people."""
+"""What `overland bench ...` prints: one JSON object, or lines and tables for people."""
 
 from __future__ import annotations
 
 import json as json_module
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 import typer
+from rich.table import Table
+
+from flows.show.report import report_console
 
 
 def print_bench(title: str, figures: Mapping[str, Any], *, json: bool) -> None:
@@ -18,3 +22,30 @@ def print_bench(title: str, figures: Mapping[str, Any], *, json: bool) -> None:
     for name, value in figures.items():
         shown = f"{value:.4g}" if isinstance(value, float) else value
         typer.echo(f"  {name:18} {shown}")
+
+
+def print_checkpoint_bench(figures: Mapping[str, Any], *, json: bool) -> None:
+    """Print what a checkpoint costs training, a row for each way to save."""
+    if json:
+        typer.echo(json_module.dumps(figures))
+        return
+    console = report_console(sys.stdout)
+    console.print(
+        f"{figures['model_parameters'] / 1e6:.1f} M parameters, "
+        f"{figures['state_bytes'] / 2**30:.2f} GiB of state, a step of {figures['step_s']:.3g} s on "
+        f"{figures['device']}; medians of {figures['saves']} saves, the first one apart"
+    )
+    table = Table()
+    table.add_column("save")
+    for heading in ("blocked", "first blocked", "slowdown", "lost", "times less blocked"):
+        table.add_column(heading, justify="right")
+    for row in figures["results"]:
+        blocked, slowdown = row["blocked_s"], row["slowdown_s"]
+        seconds = (blocked, row["first_blocked_s"], slowdown, blocked + slowdown)
+        table.add_row(row["name"], *(f"{s:.4f} s" for s in seconds), f"{row['ratio_vs_sync']:.1f}")
+    console.print(table)
+    console.print(
+        f"synchronous: {figures['synchronous_by']}; restart from memory "
+        f"{figures['restart_from_memory_s']:.3f} s, from storage "
+        f"{figures['restart_from_storage_s']:.3f} s"
+    )

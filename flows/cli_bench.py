@@ -1,0 +1,32 @@
+"""`overland bench ...`: Overland beside its peers, measured on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+bench = typer.Typer(help="Measure Overland beside its peers.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
+
+
+@bench.command("train")
+def bench_train(json: Json = False) -> None:
+    """The training loop beside a bare megatron-core loop: same model, same data, one run."""
+    from flows.show.bench import print_bench
+    from tasks.train.bench import bench_train as measure
+
+    print_bench("our loop beside a bare megatron-core loop", measure(), json=json)
+
+
+@bench.command("checkpoint")
+def bench_checkpoint(
+    saves: Annotated[int, typer.Option(help="Saves of each kind, after a first one.")] = 5,
+    json: Json = False,
+) -> None:
+    """What a checkpoint costs training: ours beside a synchronous save, PyTorch's and megatron-core's."""
+    from flows.show.bench import print_checkpoint_bench
+    from tasks.train.bench_checkpoint import bench_checkpoint as measure
+
+    print_checkpoint_bench(measure(saves=saves), json=json)
