@@ -6,6 +6,7 @@
         CorpusError         the text to train on, or its tokenizer
         RunDirectoryError   the run directory: in use, not writable, or another run's
       RunFailedError        the run was started and failed; exit code 1
+      RunStoppedError       a person has asked training to stop; exit code 75
       CheckpointError       a checkpoint is incomplete, corrupt, or another model's
       AnomalyError          training goes wrong without failing, and ends itself over it
       LaunchError           a job could not be submitted, polled or cancelled
@@ -21,7 +22,7 @@ EXIT_OK = 0
 EXIT_RUN_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_CONTINUE = 75
-"""Of a training job: it was asked to stop, has saved, and wants to be continued (EX_TEMPFAIL)."""
+"""Of a training job, and of the command: asked to stop, saved, can be continued (EX_TEMPFAIL)."""
 
 
 class OverlandError(Exception):
@@ -50,6 +51,12 @@ class RunDirectoryError(InputError):
 
 class RunFailedError(OverlandError):
     """The run was started and failed."""
+
+
+class RunStoppedError(OverlandError):
+    """A person has asked training to stop; it has saved, and goes on when the run is started again."""
+
+    exit_code = EXIT_CONTINUE
 
 
 class CheckpointError(OverlandError):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import time
 
 from prefect import flow
+from prefect.logging import get_run_logger
 
-from configs.errors import RunFailedError
+from configs.errors import RunFailedError, RunStoppedError
+from configs.records import AttemptRecord
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cancellation import end_training
@@ -15,24 +17,41 @@ from flows.session import open_run, tracked
 from tasks.data.task import prepared_data
 from tasks.diagnose.task import diagnose
 from tasks.recover.task import decide_action
-from tasks.train.task import begin_attempt, watch_attempt
+from tasks.train.task import (
+    STOP_FILE,
+    begin_attempt,
+    forget_stop_file,
+    idle_stops,
+    saved_step,
+    stopped_by,
+    watch_attempt,
+)
+
+MAX_IDLE_STOPS = 3
+"""Attempts in a row that may be stopped before their first step: each start takes time for nothing."""
 
 
 @flow(name="pretrain", flow_run_name="{config.name}-pretrain", on_cancellation=[end_training])
 def pretrain(config: RunConfig) -> None:
-    """Train to the last step; raises RunFailedError with the verdict when that cannot be done.
+    """Train to the last step; raises RunFailedError with the verdict when that cannot be done, and
+    RunStoppedError when a person has asked it to stop.
 
     Started again after any interruption it goes on where the run directory says that it stands.
     """
     with open_run(config, "pretrain") as run:
         prepared_data(config)
         with tracked(run, config):
+            started_at = time.time()
+            if forget_stop_file(run):
+                get_run_logger().info("%s is removed: training goes on", run.stop_path)
             recover_last_attempt(config, run)
             while (number := begin_attempt(config)) is not None:
                 # Whoever evaluates beside this flow sees the commits; deployments need the event.
                 record = watch_attempt(config, number, announce=not holds(run, "evaluate"))
                 if record.outcome == "failed":
                     recover(config, run, number)
+                elif record.outcome == "stopped":
+                    leave_or_go_on(run, record, started_at)
 
 
 def recover_last_attempt(config: RunConfig, run: RunDir) -> None:
@@ -56,3 +75,23 @@ def recover(config: RunConfig, run: RunDir, number: int) -> None:
             f"(logs in {run.attempt(number).path})"
         )
     time.sleep(action.wait_s)
+
+
+def leave_or_go_on(run: RunDir, record: AttemptRecord, started_at: float) -> None:
+    """After an attempt that was asked to stop and has saved: return to go on at once, raise to leave.
+
+    A scheduler that wanted its machine back, or a signal whose sender nobody knows, costs no budget.
+    A stop file is for this flow too, unless it was obeyed before this flow was started.
+    """
+    cause = stopped_by(run, record.number)
+    if cause == STOP_FILE and (record.ended_at or 0.0) >= started_at:
+        raise RunStoppedError(
+            f"training has stopped as {run.stop_path} asked, saved at step {saved_step(run):,}: "
+            "run the same command again to continue"
+        )
+    if (idle := idle_stops(run)) >= MAX_IDLE_STOPS:
+        raise RunFailedError(
+            f"{idle} attempts in a row were told to stop ({cause}) before their first step: find out "
+            "who sends it, and run the same command again"
+        )
+    get_run_logger().info("attempt %d was stopped by %s: going on", record.number, cause)

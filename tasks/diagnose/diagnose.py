@@ -1,6 +1,6 @@
 """Logs and the attempt's record -> verdict: what failed, where, why, and what to do about it.
 
-Reads attempts/N/rank_*.log, job/launcher.log and events.jsonl; writes nothing.
+Reads attempts/N/rank_*.log, job/launcher.log, job/stacks/ and events.jsonl; writes nothing.
 
 How the job ended (completed, over an anomaly, hung, ended by the scheduler) is known from its events
 and its record and comes before any text. Then, out of the logs, in this order:
@@ -30,6 +30,7 @@ from tasks.diagnose.logs import LogLine, attempt_log_files, read_log
 from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
+from tasks.diagnose.stacks import verdict_on_hang
 from tasks.diagnose.torchrun import RankFailure, signal_name
 from tasks.diagnose.verdicts import make_verdict
 
@@ -51,6 +52,8 @@ def diagnose_attempt(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
     if record.outcome == "completed":
         return make_verdict("NoFailure", method="launcher", confidence=1.0)
     if (verdict := verdict_on_anomaly(attempt)) is not None:
+        return _on_only_node(verdict, record)
+    if (verdict := verdict_on_hang(attempt, record)) is not None:
         return _on_only_node(verdict, record)
     files = attempt_log_files(attempt.path)
     lines = chain.from_iterable(read_log(f, str(f.relative_to(attempt.path))) for f in files)

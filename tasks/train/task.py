@@ -8,6 +8,9 @@ started again finds the job, or submits it, but never has two.
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -20,12 +23,20 @@ from configs.files import write_text
 from configs.records import AttemptRecord
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
+from configs.stacks import RankStack
 from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
 from tasks.train.liveness import Liveness
+from tasks.train.outcome import JobEnd, end_of, made_steps, outcome_of, saved_step
+from tasks.train.stop import STOP_FILE
+
+__all__ = ["STOP_FILE", "saved_step"]
 
 POLL_INTERVAL_S = 0.5
+STACKS_TIMEOUT_S = 30.0
+HUNG_GRACE_S = 5.0
+"""A job that hangs has nothing to save; its ranks may have a word to say about their end."""
 CHECKPOINT_COMMITTED = "overland.checkpoint.committed"
 """Prefect event that deployments can be triggered by; its resource is the checkpoint's folder."""
 
@@ -86,6 +97,7 @@ def _job(config: RunConfig, attempt: AttemptDir) -> JobSpec:
         distributed=True,
         nodes=config.launcher.nodes,
         processes_per_node=config.launcher.processes_per_node,
+        grace_s=config.recovery.stop_grace_s,
         exclude_nodes=tuple(excluded_nodes(RunDir(run_dir))),
     )
 
@@ -101,9 +113,11 @@ def watch_attempt(config: RunConfig, number: int, *, announce: bool) -> AttemptR
     """Wait for the attempt's end, end it when it hangs, and write how it ended.
 
     `announce` emits a Prefect event for every committed checkpoint, for deployments to react to.
-    An interrupt from the keyboard cancels the job; a flow that dies otherwise leaves it running.
+    An interrupt from the keyboard cancels the job, which may save before it leaves; a flow that dies
+    otherwise leaves it running.
     """
-    attempt = RunDir(config.resolved_run_dir()).attempt(number)
+    run = RunDir(config.resolved_run_dir())
+    attempt = run.attempt(number)
     record = attempt.record()
     launcher = make_launcher(config.launcher)
     handle = launcher.find(attempt.job_dir)
@@ -115,14 +129,14 @@ def watch_attempt(config: RunConfig, number: int, *, announce: bool) -> AttemptR
     if (status := launcher.poll(handle)).state is JobState.CANCELLED and not record.hung:
         # While no flow watched, somebody ended it, or the machine went down: who starts the run
         # again wants it to go on.
-        return _end(attempt, record, status, cancelled="cancelled while no flow watched")
+        return _end(run, attempt, record, status, cancelled="cancelled while no flow watched")
     try:
         status = _watch(config, attempt, launcher, handle, announce)
     except KeyboardInterrupt:
         with held_off():
-            _cancel(attempt, record, launcher, handle, why="interrupted from the keyboard")
+            _cancel(config, attempt, record, launcher, handle, why="interrupted from the keyboard")
         raise
-    return _end(attempt, attempt.record() or record, status)
+    return _end(run, attempt, attempt.record() or record, status)
 
 
 def _watch(
@@ -145,10 +159,34 @@ def _watch(
                 _announce_checkpoint(config, event)
         if status.state.final:
             return status
-        if liveness.hung(time.monotonic()):
+        if liveness.hung(time.monotonic()) and _does_hang(config, launcher, handle, liveness):
             _end_hung_job(attempt, launcher, handle, liveness.limit_s)
             return launcher.poll(handle)
         time.sleep(POLL_INTERVAL_S)
+
+
+def _does_hang(
+    config: RunConfig, launcher: Launcher, handle: JobHandle, liveness: Liveness
+) -> bool:
+    """Look at all ranks before anything is ended. Those that all wait for a save (they were asked to
+    stop, maybe by a scheduler) do not hang, and get the time that a save may take."""
+    logger = get_run_logger()
+    try:
+        paths = launcher.stacks(handle, timeout_s=STACKS_TIMEOUT_S)
+    except LaunchError as error:
+        logger.warning("the ranks could not be looked at: %s", error)
+        return True
+    logger.info("stacks of %d of %d ranks", len(paths), config.parallel.world_size)
+    if liveness.save_is_awaited or not _all_save(paths, config.parallel.world_size):
+        return True
+    liveness.save_is_awaited = True
+    return liveness.hung(time.monotonic())
+
+
+def _all_save(paths: Sequence[Path], ranks: int) -> bool:
+    stacks = [RankStack.model_validate_json(path.read_bytes()) for path in paths]
+    saving = [s for s in stacks if s.phase == "save" and s.state != "stopped"]
+    return len(saving) == ranks
 
 
 def _end_hung_job(
@@ -161,7 +199,7 @@ def _end_hung_job(
     hung = f"no sign of life for {limit_s:.0f} s"
     get_run_logger().warning("attempt %d hangs: %s", attempt.number, hung)
     write_record(attempt.record_path, record.model_copy(update={"hung": True, "reason": hung}))
-    launcher.cancel(handle)
+    launcher.cancel(handle, grace_s=HUNG_GRACE_S)
 
 
 def _announce_checkpoint(config: RunConfig, event: CheckpointEvent) -> None:
@@ -184,37 +222,74 @@ def cancel_attempt(config: RunConfig, *, why: str) -> None:
         return
     record = attempts[-1].record() or _new_record(attempts[-1], handle)
     if record.outcome is None:
-        _cancel(attempts[-1], record, launcher, handle, why=why)
+        _cancel(config, attempts[-1], record, launcher, handle, why=why)
 
 
 def _cancel(
-    attempt: AttemptDir, record: AttemptRecord, launcher: Launcher, handle: JobHandle, *, why: str
+    config: RunConfig,
+    attempt: AttemptDir,
+    record: AttemptRecord,
+    launcher: Launcher,
+    handle: JobHandle,
+    *,
+    why: str,
 ) -> None:
-    launcher.cancel(handle)
-    _end(attempt, record, launcher.poll(handle), cancelled=why)
+    launcher.cancel(handle, grace_s=config.recovery.stop_grace_s)
+    run = RunDir(config.resolved_run_dir())
+    _end(run, attempt, record, launcher.poll(handle), cancelled=why)
 
 
 def _end(
-    attempt: AttemptDir, record: AttemptRecord, status: JobStatus, *, cancelled: str = ""
+    run: RunDir,
+    attempt: AttemptDir,
+    record: AttemptRecord,
+    status: JobStatus,
+    *,
+    cancelled: str = "",
 ) -> AttemptRecord:
     """Write how the attempt ended; `cancelled` says why, when a person wanted it."""
-    if status.state is JobState.COMPLETED:
-        outcome, reason = "completed", ""
-    elif cancelled:
-        outcome, reason = "cancelled", cancelled
-    else:
-        outcome, reason = "failed", f"{status.state} {status.reason}".strip()
-    hung = record.hung and outcome == "failed" and status.state is JobState.CANCELLED
+    job = JobEnd(status.state, status.exit_code, status.reason)
+    hung = record.reason if record.hung else ""
+    outcome, reason = outcome_of(run, attempt, job, cancelled=cancelled, hung=hung)
     ended = record.model_copy(
         update={
             "ended_at": status.ended_at or time.time(),
             "outcome": outcome,
             "exit_code": status.exit_code,
             "signal": status.signal,
-            "reason": record.reason if hung else reason,
-            "hung": hung,
+            "reason": reason,
+            "hung": bool(hung) and outcome == "failed" and reason == hung,
             "nodes": list(status.nodes),
         }
     )
     write_record(attempt.record_path, ended)
     return ended
+
+
+# --- attempts that were asked to stop -------------------------------------------------------------
+
+
+def forget_stop_file(run: RunDir) -> bool:
+    """Whoever starts the run again wants it to go on; returns whether there was such a file."""
+    was_there = run.stop_path.exists()
+    run.stop_path.unlink(missing_ok=True)
+    return was_there
+
+
+def stopped_by(run: RunDir, number: int) -> str:
+    """What asked the attempt to stop: a signal's name, or STOP_FILE."""
+    end = end_of(run.attempt(number))
+    return end.stopped_by if end else ""
+
+
+def idle_stops(run: RunDir) -> int:
+    """How many of the last attempts in a row were asked to stop before they had made a step."""
+    idle = takewhile(
+        lambda attempt: (
+            (record := attempt.record()) is not None
+            and record.outcome == "stopped"
+            and not made_steps(attempt)
+        ),
+        reversed(run.attempts()),
+    )
+    return len(list(idle))
