@@ -5,8 +5,10 @@ that they follow. Without the line, a curve that falls steeply would seem wide, 
 the median instead of the line's end, a curve that stops falling is not high. The spread has a floor,
 so that a converged curve with hardly any noise gives no alarm for a ripple.
 
-High losses never enter the window. A spike is one that stays: `spike_patience_steps` high losses
-without recovery between them. Recovered is a loss that has come half-way back.
+A loss half-way to the threshold is raised. Raised ones do not enter the window, which so does not
+follow a loss that creeps away. A spike is one that stays: `spike_patience_steps` high losses in a
+stretch of raised ones, without recovery between them; the stretch's first step is its onset. A loss
+that stays raised for longer without becoming a spike is a new usual one.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ _SIGMA_PER_MAD = 1.4826
 _FLOOR_RELATIVE = 0.01
 _FLOOR_ABSOLUTE = 0.005
 """Nats per token: least standard deviation of a loss, whatever the window shows."""
-_RECOVERED = 0.5
-"""Share of the threshold below which a loss has recovered."""
+_RAISED = 0.5
+"""Share of the threshold above which a loss is raised."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +54,11 @@ class SpikeDetector:
         self._min_history = min(_MIN_HISTORY, config.spike_window_steps)
         self._usual: tuple[float, float] | None = None
         """Median and standard deviation of the healthy losses; None: to be computed."""
+        self._raised = 0
+        """Steps since the loss was last usual."""
         self._high = 0
-        self._since_high = 0
-        self._onset_step = 0
+        """Those of them above the threshold."""
+        self._max_raised = max(config.spike_window_steps, 2 * config.spike_patience_steps)
 
     def warm_up(self, losses: Sequence[float]) -> None:
         """Take the losses of the steps before the first one that will be seen, in order."""
@@ -70,24 +74,22 @@ class SpikeDetector:
             self._admit(loss)
             return None
         usual, sigma = self._usual = self._usual or _location_and_scale(self._healthy)
-        excess = (loss - usual) / sigma
-        if excess > self._config.spike_threshold:
-            return self._see_high(step, loss, usual, sigma)
-        self._since_high += 1
-        back = excess <= _RECOVERED * self._config.spike_threshold
-        if not self._high or back or self._since_high >= self._config.spike_patience_steps:
+        excess = (loss - usual) / (sigma * self._config.spike_threshold)
+        if excess <= _RAISED:
             self._recover()
             self._admit(loss)
+            return None
+        self._raised += 1
+        self._high += excess > 1
+        if self._high >= self._config.spike_patience_steps:
+            return self._spike(step, loss, usual, sigma)
+        if self._raised >= self._max_raised:
+            self._healthy.clear()
+            self._recover()
         return None
 
-    def _see_high(self, step: int, loss: float, usual: float, sigma: float) -> Spike | None:
-        if not self._high:
-            self._onset_step = step
-        self._high += 1
-        self._since_high = 0
-        if self._high < self._config.spike_patience_steps:
-            return None
-        onset = self._onset_step
+    def _spike(self, step: int, loss: float, usual: float, sigma: float) -> Spike:
+        onset = step - self._raised + 1
         self._recover()
         limit = usual + self._config.spike_threshold * sigma
         return Spike(
@@ -102,7 +104,7 @@ class SpikeDetector:
         self._usual = None
 
     def _recover(self) -> None:
-        self._high = self._since_high = 0
+        self._raised = self._high = 0
 
 
 def _location_and_scale(losses: Sequence[float] | deque[float]) -> tuple[float, float]:

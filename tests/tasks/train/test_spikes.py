@@ -78,6 +78,14 @@ def test_a_new_level_below_the_threshold_becomes_usual() -> None:
     assert first_spike(losses) is None
 
 
+@pytest.mark.parametrize("noise", [1e-4, 0.02])
+def test_a_loss_that_creeps_away_is_found(noise: float) -> None:
+    """Each window is hardly higher than the one before."""
+    losses = noisy(lambda step: 2.0 + max(step - 100, 0) * 0.01, 300, 6, noise)
+    spike = first_spike(losses)
+    assert spike is not None and 100 < spike.onset_step < 130
+
+
 def test_high_losses_do_not_become_usual() -> None:
     """With a window of 8, twenty high losses would fill it twice over."""
     config = AnomalyConfig(spike_window_steps=8)
