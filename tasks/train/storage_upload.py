@@ -7,7 +7,7 @@ import io
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from tasks.train.patience import Patience, is_final, retried, within
@@ -79,13 +79,15 @@ class S3Upload(Upload):
         self._pool.shutdown()
 
     def discard(self) -> None:
-        for part in self._parts:
-            part.cancel()
-        self._pool.shutdown()
+        self._pool.shutdown(wait=False, cancel_futures=True)
         self._buffer.clear()
         if self._upload:
-            with contextlib.suppress(FileNotFoundError):
-                self._call(f"abort_{_MULTIPART}")
+            wait(self._parts, timeout=_ABORT_TIMEOUT_S)  # a part that comes later would stay
+            within(_ABORT_TIMEOUT_S, self._abort)
+
+    def _abort(self) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self._call(f"abort_{_MULTIPART}")
 
     def _send_part(self) -> None:
         if not self._upload:

@@ -115,7 +115,7 @@ class S3Server:
         client.close()
         self.requests = []
 
-    def keys(self) -> list[str]:
+    def stored_keys(self) -> list[str]:
         client = self.client()
         found = client.list_objects_v2(Bucket=BUCKET).get("Contents", [])
         client.close()

@@ -159,7 +159,7 @@ def test_a_large_file_is_uploaded_in_parts_and_whole(s3: S3Server, tmp_path: Pat
     put(remote(), "__0_0.distcp", content)
     parts = [request for request in s3.requests if "partNumber=" in request]
     assert len(parts) == 4
-    assert s3.keys() == [f"{PREFIX}/__0_0.distcp"]
+    assert s3.stored_keys() == [f"{PREFIX}/__0_0.distcp"]
     remote().download("__0_0.distcp", tmp_path / "copy", record_of(content))
     assert (tmp_path / "copy").read_bytes() == content
 
@@ -173,6 +173,7 @@ def test_one_large_piece_is_uploaded_in_parts_too(s3: S3Server) -> None:
     assert storage.read_bytes("__0_0.distcp") == content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["503", "hang", "reset"])
 @pytest.mark.parametrize(
     ("method", "query"),
@@ -188,6 +189,7 @@ def test_an_upload_survives_faults(s3: S3Server, kind: str, method: str, query: 
     assert s3.unfinished_uploads() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["503", "reset"])
 @pytest.mark.parametrize(
     ("method", "query"),
@@ -202,7 +204,7 @@ def test_an_upload_that_cannot_be_finished_leaves_nothing(
     with pytest.raises(CheckpointError, match=message):
         put(remote(), "__0_0.distcp", bytes(11 * MIB))
     assert fault.struck > 2
-    assert s3.keys() == []
+    assert s3.stored_keys() == []
     assert s3.unfinished_uploads() == []
 
 
@@ -213,10 +215,11 @@ def test_what_a_killed_upload_left_goes_with_the_checkpoint(s3: S3Server) -> Non
     client.close()
     put(remote(), "__0_0.distcp", b"content")
     remote().remove_all()
-    assert s3.keys() == []
+    assert s3.stored_keys() == []
     assert s3.unfinished_uploads() == ["another/run"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["503", "hang", "reset", "truncate", "short"])
 def test_reads_survive_faults(s3: S3Server, tmp_path: Path, kind: str) -> None:
     content = random.Random(4).randbytes(9 * MIB)
@@ -238,6 +241,7 @@ def test_a_flipped_bit_is_fetched_again(s3: S3Server, tmp_path: Path) -> None:
     assert (tmp_path / "copy").read_bytes() == b"content"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["503", "truncate", "short"])
 def test_reads_end_with_one_sentence(s3: S3Server, tmp_path: Path, kind: str) -> None:
     put(remote(), "__0_0.distcp", bytes(9 * MIB))
@@ -273,7 +277,7 @@ def test_access_is_checked_and_leaves_nothing(s3: S3Server, tmp_path: Path) -> N
     check_access(f"file://{tmp_path}/stored")
     methods = [request.split()[0] for request in s3.requests]
     assert {"PUT", "GET", "DELETE"} <= set(methods)
-    assert s3.keys() == []
+    assert s3.stored_keys() == []
     assert list((tmp_path / "stored").iterdir()) == []
 
 

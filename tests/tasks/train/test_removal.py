@@ -1,0 +1,326 @@
+"""Removal of checkpoints on disk and in storage: nothing in use, nothing by halves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3_server import BUCKET, S3Server
+from stored_checkpoints import commit, end, start_python, wait_for_line
+
+from configs.errors import CheckpointError
+from configs.events import AnomalyEvent
+from configs.files import append_json_line
+from configs.records import (
+    Action,
+    EvaluationFailure,
+    EvaluationScores,
+    Score,
+)
+from configs.rundir import COMMIT_MARKER_NAME, RunDir, write_record
+from configs.schema import RunConfig
+from tasks.train import removal
+from tasks.train.in_use import in_use, removable
+from tasks.train.patience import Patience
+from tasks.train.removal import REMOVED, apply
+
+HOLD = """
+import sys
+from pathlib import Path
+from configs.rundir import RunDir
+from tasks.train.in_use import in_use
+with in_use(RunDir(Path(sys.argv[1])).checkpoint(int(sys.argv[2]))):
+    print("held", flush=True)
+    sys.stdin.readline()
+print("released", flush=True)
+"""
+
+APPLY = """
+import sys
+from pathlib import Path
+from configs.rundir import RunDir
+from configs.schema import RunConfig
+from tasks.train.removal import apply
+apply(RunDir(Path(sys.argv[1])), RunConfig.model_validate_json(sys.argv[2]), int(sys.argv[3]))
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return RunDir(tmp_path / "run")
+
+
+def config(**checkpoint: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "checkpoint": {"interval_steps": 10, "keep_last": 1, **checkpoint},
+            "anomalies": {"enabled": False},
+            "evaluate": {"enabled": False},
+        }
+    )
+
+
+def changed(config: RunConfig, section: str, **changes: Any) -> RunConfig:
+    part = getattr(config, section).model_copy(update=changes)
+    return config.model_copy(update={section: part})
+
+
+def steps(run: RunDir) -> list[int]:
+    return [checkpoint.step for checkpoint in run.committed_checkpoints()]
+
+
+def left_over(run: RunDir) -> list[Path]:
+    folder = run.checkpoints_dir / REMOVED
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+def test_what_no_rule_keeps_is_gone(run: RunDir) -> None:
+    for step in (10, 20, 30):
+        commit(run, step)
+    (run.checkpoint(40).path).mkdir()  # is being saved
+    assert apply(run, config(), 30) == [10, 20]
+    assert steps(run) == [30]
+    assert left_over(run) == []
+    assert run.checkpoint(40).path.is_dir()
+    assert apply(run, config(), 30) == []
+
+
+def test_without_keep_last_all_stay(run: RunDir) -> None:
+    for step in (10, 20):
+        commit(run, step)
+    assert apply(run, config(keep_last=None), 20) == []
+    assert steps(run) == [10, 20]
+
+
+# --- facts out of the run directory ---------------------------------------------------------------
+
+
+def anomaly(run: RunDir, attempt: int, kind: str, onset: int, at: float) -> None:
+    event = AnomalyEvent.model_validate(
+        {
+            "time": at, "step": onset + 5, "kind": kind, "onset_step": onset, "fatal": True,
+            "message": "the loss is high",
+        }
+    )  # fmt: skip
+    path = run.attempt(attempt).events_path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    append_json_line(path, event.model_dump(mode="json"))
+
+
+def test_the_last_healthy_one_before_an_anomaly_stays(run: RunDir) -> None:
+    for step in range(10, 60, 10):
+        commit(run, step)
+    anomaly(run, 1, "loss_spike", 15, at=1.0)
+    anomaly(run, 2, "nonfinite", 38, at=2.0)
+    anomaly(run, 2, "straggler", 45, at=3.0)
+    with open(run.attempt(2).events_path, "a") as file:
+        file.write('{"event": "anomaly", "tor')
+    apply(run, config(), 50)
+    assert steps(run) == [30, 50]
+
+
+def test_rolled_back_ones_go(run: RunDir) -> None:
+    for step in (10, 20, 30):
+        commit(run, step, attempt=1)
+    action = Action(
+        kind="rollback_skip_data", stop=False, reason="", rollback_to_step=10, decided_at=0.0
+    )
+    run.attempt(1).path.mkdir(parents=True)
+    write_record(run.attempt(1).action_path, action)
+    commit(run, 40, attempt=2)
+    apply(run, config(keep_last=2), 40)
+    assert steps(run) == [10, 40]
+
+
+def score(run: RunDir, step: int, value: float) -> None:
+    scores = EvaluationScores(
+        step=step,
+        scores=[Score(task="mine", metric="acc,none", value=value)],
+        tasks=["mine"],
+        checkpoint=run.checkpoint(step).identity() or "",
+        plan_sha256="",
+    )
+    write_record(run.evaluation(step).scores_path, scores)
+
+
+def test_the_best_stays(run: RunDir) -> None:
+    for step, value in ((10, 0.1), (20, 0.9), (30, 0.5), (40, 0.2)):
+        commit(run, step)
+        score(run, step, value)
+    best = config(keep_best=1, keep_best_metric="mine/acc,none", keep_best_mode="max")
+    apply(run, best, 40)
+    assert steps(run) == [20, 40]
+
+
+def test_what_waits_for_its_evaluation_stays(run: RunDir) -> None:
+    for step in (10, 20, 30, 40, 50):
+        commit(run, step)
+    evaluated = changed(config(), "evaluate", enabled=True, every_nth=2)
+    write_record(
+        run.evaluation(40).failure_path,
+        EvaluationFailure(step=40, stage="infer", reason="", failed_at=time.time() + 1),
+    )
+    apply(run, evaluated, 50)
+    assert steps(run) == [20, 50]
+    score(run, 20, 1.0)
+    apply(run, evaluated, 50)
+    assert steps(run) == [50]
+
+
+def test_a_failure_of_an_earlier_checkpoint_of_the_step_does_not_count(run: RunDir) -> None:
+    write_record(
+        run.evaluation(10).failure_path,
+        EvaluationFailure(step=10, stage="infer", reason="", failed_at=time.time() - 60),
+    )
+    for step in (10, 20):
+        commit(run, step)
+    apply(run, changed(config(), "evaluate", enabled=True), 20)
+    assert steps(run) == [10, 20]
+
+
+# --- locks ----------------------------------------------------------------------------------------
+
+
+def test_what_another_process_reads_stays_until_it_is_done(run: RunDir) -> None:
+    for step in (10, 20, 30):
+        commit(run, step)
+    reader = start_python(HOLD, str(run.path), "10")
+    try:
+        wait_for_line(reader, "held")
+        assert apply(run, config(), 30) == [20]
+        assert steps(run) == [10, 30]
+        assert reader.stdin is not None
+        reader.stdin.write("\n")
+        reader.stdin.flush()
+        wait_for_line(reader, "released")
+        assert apply(run, config(), 30) == [10]
+    finally:
+        end(reader)
+
+
+def test_a_killed_reader_holds_nothing(run: RunDir) -> None:
+    for step in (10, 20):
+        commit(run, step)
+    reader = start_python(HOLD, str(run.path), "10")
+    wait_for_line(reader, "held")
+    end(reader)
+    assert apply(run, config(), 20) == [10]
+
+
+def test_two_readers_share(run: RunDir) -> None:
+    checkpoint = commit(run, 10)
+    with in_use(checkpoint) as marker, in_use(checkpoint):
+        assert marker.step == 10
+        with removable(checkpoint) as free:
+            assert not free
+
+
+def test_who_comes_too_late_is_told(run: RunDir) -> None:
+    checkpoint = commit(run, 10)
+    commit(run, 20)
+    apply(run, config(), 20)
+    with (
+        pytest.raises(CheckpointError, match="is no committed checkpoint any more"),
+        in_use(checkpoint),
+    ):
+        pass
+
+
+def test_a_lock_on_a_marker_that_was_replaced_is_taken_on_the_new_one(run: RunDir) -> None:
+    checkpoint = commit(run, 10)
+    with in_use(checkpoint):
+        commit(run, 10, attempt=2)
+        with removable(checkpoint) as free:
+            assert free
+    with in_use(checkpoint) as marker:
+        assert marker.attempt == 2
+
+
+# --- storage --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    for name, value in server.environment.items():
+        monkeypatch.setenv(name, value)
+    server.reset()
+    return server
+
+
+def url(step: int) -> str:
+    return f"s3://{BUCKET}/run/step_{step:08d}-001"
+
+
+def keys_of(s3: S3Server) -> set[str]:
+    return {key.split("/")[1] for key in s3.stored_keys()}
+
+
+def test_files_in_storage_go_too(run: RunDir, s3: S3Server) -> None:
+    for step in (10, 20):
+        commit(run, step, storage=url(step))
+    assert apply(run, config(), 20) == [10]
+    assert keys_of(s3) == {"step_00000020-001"}
+    assert left_over(run) == []
+
+
+def test_a_storage_that_does_not_answer_is_left_for_later(
+    run: RunDir, s3: S3Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for step in (10, 20):
+        commit(run, step, storage=url(step))
+    hasty = Patience(request_attempts=1, attempts=1)
+    monkeypatch.setattr(
+        removal, "open_storage", lambda url, folder: removal_storage(url, folder, hasty)
+    )
+    fault = s3.inject("503", method="DELETE", times=100)
+    assert apply(run, config(), 20) == [10]  # nobody finds it any more
+    assert steps(run) == [20]
+    assert len(left_over(run)) == 1
+    assert "is removed later: s3://" in caplog.text
+    fault.times = 0
+    apply(run, config(), 20)
+    assert left_over(run) == []
+    assert keys_of(s3) == {"step_00000020-001"}
+
+
+def removal_storage(url: str | None, folder: Path, patience: Patience) -> Any:
+    from tasks.train.storage import open_storage
+
+    return open_storage(url, folder, patience)
+
+
+def test_a_removal_that_was_killed_is_finished_by_the_next(run: RunDir, s3: S3Server) -> None:
+    for step in (10, 20):
+        commit(run, step, storage=url(step))
+    fault = s3.inject("hang", method="POST", query="delete", times=100)
+    remover = start_python(APPLY, str(run.path), config().model_dump_json(), "20")
+    try:
+        deadline = time.monotonic() + 60
+        while not fault.struck and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        end(remover)
+    assert fault.struck
+    assert steps(run) == [20]  # never seen half
+    assert [(folder / COMMIT_MARKER_NAME).is_file() for folder in left_over(run)] == [True]
+    fault.times = 0
+    apply(run, config(), 20)
+    assert left_over(run) == []
+    assert keys_of(s3) == {"step_00000020-001"}
+
+
+def test_a_place_that_another_checkpoint_uses_is_left_alone(run: RunDir, s3: S3Server) -> None:
+    commit(run, 10, storage=url(20))
+    commit(run, 20, storage=url(20))
+    assert apply(run, config(), 20) == [10]
+    assert keys_of(s3) == {"step_00000020-001"}
+    assert len(s3.stored_keys()) == 3
