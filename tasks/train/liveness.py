@@ -74,7 +74,11 @@ class Liveness:
         self.stepped = True
         is_last = event.step == train.steps
         self.validation_is_due = is_last or event.step % train.validation_interval_steps == 0
-        self.save_is_awaited = is_last
+        self.save_is_awaited = is_last or self._waits_for_save(event.step)
+
+    def _waits_for_save(self, step: int) -> bool:
+        checkpoint = self.config.checkpoint
+        return checkpoint.wait_for_commit and step % checkpoint.interval_steps == 0
 
     @property
     def limit_s(self) -> float:

@@ -6,9 +6,13 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 SUBJECTS = ("The river", "A teacher", "Our engine", "The old clock", "Each student", "My garden")
@@ -107,3 +111,23 @@ def start_overland(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]
             start_new_session=True,
             env={name: value for name, value in os.environ.items() if name != "PREFECT_API_URL"},
         )
+
+
+def wait_for(condition: Callable[[], object], flow: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the condition holds, while the flow lives."""
+    deadline = time.monotonic() + 180
+    while not condition():
+        assert time.monotonic() < deadline and flow.poll() is None, log.read_text()
+        time.sleep(0.02)
+
+
+def rank_processes(run_dir: Path) -> dict[int, psutil.Process]:
+    """The live ranks of the run's training job."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            command = process.cmdline()
+            if "tasks.train.job" in command and str(run_dir) in command:
+                rank = process.environ().get("RANK", "")
+                found |= {int(rank): process} if rank.isdigit() else {}
+    return found

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import pytest
 
 from configs.events import StepEvent, ValidationEvent
 from configs.rundir import RunDir
-from tests.flows.helpers import overland, start_overland, tiny_config
+from tests.flows.helpers import overland, start_overland, tiny_config, wait_for
 
 # The first command, of `undisturbed`, is asked for before the server and starts Prefect's own.
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undisturbed", "prefect_server")]
@@ -36,14 +33,6 @@ def validation_losses(run: RunDir) -> dict[int, float]:
 def summary_of(stdout: str) -> dict[str, Any]:
     summary: dict[str, Any] = json.loads(stdout.splitlines()[-1])
     return summary
-
-
-def wait_for(condition: Callable[[], object], flow: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until the condition holds, while the flow lives."""
-    deadline = time.monotonic() + 180
-    while not condition():
-        assert time.monotonic() < deadline and flow.poll() is None, log.read_text()
-        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
