@@ -124,6 +124,11 @@ class Checkpointer:
         self._copier.begin(buffer, self._buffers.layout, fill_when_done(buffer, self._snapshot()))
         return self._event("begun", time.monotonic() - started, for_storage)
 
+    def save_loaded(self) -> None:
+        """Save the snapshot that training was just restarted from: storage does not have it yet."""
+        buffer = self._buffers.snapshots()[self._state.step]
+        self._writer.save(self._request(buffer, is_last=False))
+
     def skipped(self, *, for_storage: bool) -> SnapshotEvent:
         """Say that a snapshot is left out."""
         logger.warning(

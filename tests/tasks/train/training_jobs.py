@@ -46,7 +46,14 @@ BASE_CONFIG: dict[str, Any] = {
         "validation_batches": 2,
         "process_group_timeout_s": 60,
     },
-    "checkpoint": {"interval_steps": 3, "save_timeout_s": 60},
+    # Each step takes milliseconds: without waiting, a fault would strike before the commit.
+    "checkpoint": {
+        "interval_steps": 3,
+        "save_timeout_s": 60,
+        "wait_for_commit": True,
+        "memory": "off",
+        "save_attempts": 1,
+    },
     "launcher": {"cpu_threads": 1},
 }
 
