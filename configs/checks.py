@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
+from configs.checkpoint_checks import check_checkpoints, check_snapshot_memory
 from configs.errors import ConfigError
 from configs.fault_checks import check_faults
 from configs.memory import GIB, MemoryEstimate, estimate_memory
@@ -31,11 +32,13 @@ def check_config(config: RunConfig) -> None:
         *_check_parallel(config),
         *_check_batch(config),
         *_check_schedule(config),
+        *check_checkpoints(config),
         *check_faults(config),
         *_check_evaluate(config),
         *_check_tracking(config),
     ]
-    problems = problems or [*_check_memory(config)]  # which divides by what was just checked
+    if not problems:  # these divide by what was just checked
+        problems = [*_check_memory(config), *check_snapshot_memory(config)]
     if problems:
         raise ConfigError("\n".join(problems))
 

@@ -72,6 +72,20 @@ def estimate_memory(
     return max(estimates, key=lambda estimate: estimate.total)
 
 
+def snapshot_bytes(config: RunConfig, vocab_size: int | None = None) -> int:
+    """One snapshot on the process that copies most: its share of weights and optimizer state.
+
+    Data-parallel replicas share the work. Precision `auto` counts as the smaller one, fp32, which needs
+    no second copy of the weights.
+    """
+    vocab = padded_vocab_size(vocab_size or config.data.tokenizer.vocab_size)
+    parallel = config.parallel
+    stages = range(parallel.pipeline)
+    most = max(stage_parameters(config.model, parallel, vocab, stage) for stage in stages)
+    per_parameter = 3 * _FP32_BYTES + (2 if config.train.precision == "bf16" else 0)
+    return -(-most * per_parameter // parallel.data)
+
+
 def _estimate_stage(config: RunConfig, vocab: int, stage: int, fused: bool) -> MemoryEstimate:
     parallel = config.parallel
     parameters = stage_parameters(config.model, parallel, vocab, stage)
