@@ -99,10 +99,6 @@ class SaveRequest(Record):
     """Rank 0's: the commit marker but for files, time and duration."""
     common_base64: str = ""
     """Rank 0's: content of COMMON_FILE."""
-    prune: bool = False
-    """Rank 0's: apply the retention rules after the commit."""
-    is_last: bool = False
-    """Training waits for it, at its end."""
 
 
 class WriterReport(Record):

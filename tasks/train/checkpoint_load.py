@@ -10,7 +10,9 @@ from __future__ import annotations
 import logging
 import pickle
 import time
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +28,11 @@ from tasks.train.checkpoint_format import COMMON_FILE, FORMAT_FILE, METADATA_FIL
 from tasks.train.checkpoint_read import check_files
 from tasks.train.chunks import Chunk
 from tasks.train.distributed import World
+from tasks.train.in_use import in_use
 from tasks.train.mcore import dist_checkpointing, without_megatron_warnings
 from tasks.train.memory_load import load_from_memory, newest_common_step
 from tasks.train.pickles import check_pickle, check_torch_file
+from tasks.train.staging import staged
 from tasks.train.state import DISTRIBUTED_OPTIMIZER, TrainingState, restore, sharded_state
 
 logger = logging.getLogger(__name__)
@@ -66,45 +70,39 @@ def resume(
     """
     started = time.monotonic()
     in_memory = newest_common_step(run, buffers, world)
-    found = find_checkpoint(run, world, at_least=in_memory)
-    for name, reason in found.skipped.items():
-        logger.warning("checkpoint %s was passed over: %s", name, reason)
-    if found.source == "memory":
-        load_from_memory(state, buffers, chunks, found.step)
-    elif found.checkpoint is not None and found.marker is not None:
-        require_same_model(found.checkpoint.path, found.marker, expected)
-        require_same_optimizer(found.checkpoint.path, found.marker, expected)
-        same_layout = found.marker.parallel == expected.parallel
-        _load(found.checkpoint.path, state, same_layout=same_layout)
-    return replace(found, load_time_s=time.monotonic() - started)
-
-
-def find_checkpoint(run: RunDir, world: World, *, at_least: int | None = None) -> Resumption:
-    """The newest whole checkpoint that no rollback has made void, the same one on all ranks.
-
-    `at_least` is the step that memory holds: no older checkpoint is wanted.
-    """
     skipped: dict[str, str] = {}
-    lineage = lineage_of(run)
     for checkpoint in _from_rank_0(_candidates(run) if world.is_main else None, world):
-        if at_least is not None and checkpoint.step <= at_least:
+        if in_memory is not None and checkpoint.step <= in_memory:
             break
-        marker: CommitMarker | None = _from_rank_0(
-            checkpoint.marker() if world.is_main else None, world
-        )
-        if marker is None:
-            skipped[checkpoint.path.name] = "it was never committed"
-            continue
-        if lineage.is_void(attempt=marker.attempt, step=marker.step):
-            skipped[checkpoint.path.name] = "it was made on the way into a loss spike"
-            continue
-        problem = _problem(checkpoint, marker, world)
+        marker, problem = _usable_marker(run, checkpoint, world)
+        if marker is not None:
+            require_same_model(checkpoint.path, marker, expected)
+            require_same_optimizer(checkpoint.path, marker, expected)
+            problem = _load(checkpoint, marker, state, expected, world)
         if not problem:
-            return Resumption("storage", checkpoint.step, checkpoint, marker, skipped)
+            load_time_s = time.monotonic() - started
+            return Resumption("storage", state.step, checkpoint, marker, skipped, load_time_s)
+        logger.warning("checkpoint %s was passed over: %s", checkpoint.path.name, problem)
         skipped[checkpoint.path.name] = problem
-    if at_least is not None:
-        return Resumption("memory", at_least, skipped=skipped)
-    return Resumption(skipped=skipped)
+    if in_memory is None:
+        return Resumption(skipped=skipped)
+    load_from_memory(state, buffers, chunks, in_memory)
+    load_time_s = time.monotonic() - started
+    return Resumption("memory", in_memory, skipped=skipped, load_time_s=load_time_s)
+
+
+def _usable_marker(
+    run: RunDir, checkpoint: CheckpointDir, world: World
+) -> tuple[CommitMarker | None, str]:
+    """The marker on all ranks, or why the checkpoint is not to be looked at."""
+    marker: CommitMarker | None = _from_rank_0(
+        checkpoint.marker() if world.is_main else None, world
+    )
+    if marker is None:
+        return None, "it was never committed"
+    if lineage_of(run).is_void(attempt=marker.attempt, step=marker.step):
+        return None, "it was made on the way into a loss spike"
+    return marker, ""
 
 
 def check_contents(folder: Path, marker: CommitMarker) -> None:
@@ -121,14 +119,13 @@ def check_contents(folder: Path, marker: CommitMarker) -> None:
         raise CheckpointError(f"it holds pickled objects beside tensors: {objects[0]}")
 
 
-def _problem(checkpoint: CheckpointDir, marker: CommitMarker, world: World) -> str:
+def _problem(folder: Path, marker: CommitMarker, world: World) -> str:
     """Why the checkpoint cannot be used; empty when it can. Each rank checks its share of the files."""
-    folder = checkpoint.path
     mine = sorted(marker.files)[world.rank :: world.size]
-    problem = _message_of(check_files, folder, marker, mine)
-    problems: list[str] = [""] * world.size
-    dist.all_gather_object(problems, problem, group=world.control)
-    found = "; ".join(filter(None, problems))
+    # What came from storage was checked on its way.
+    found = ""
+    if marker.storage is None:
+        found = _problem_of_any(_message_of(check_files, folder, marker, mine), world=world)
     if not found and world.is_main:
         found = _message_of(check_contents, folder, marker)
     return str(_from_rank_0(found, world))
@@ -189,12 +186,44 @@ def _differences(marker: CommitMarker, expected: CommitMarker) -> list[str]:
     return found or ["its fingerprint is another one"]
 
 
+def _load(
+    checkpoint: CheckpointDir,
+    marker: CommitMarker,
+    state: TrainingState,
+    expected: CommitMarker,
+    world: World,
+) -> str:
+    """Load a checkpoint that is whole; else the reason, the same on all ranks."""
+    agree = partial(_problem_of_any, world=world)
+    with ExitStack() as held:
+        try:
+            held.enter_context(in_use(checkpoint))
+            folder = held.enter_context(
+                staged(checkpoint, marker, rank=world.rank, size=world.size, agree=agree)
+            )
+        except CheckpointError as error:
+            return str(error)
+        problem = _problem(folder, marker, world)
+        if not problem:
+            _restore(folder, state, same_layout=marker.parallel == expected.parallel)
+        # Nobody gives up the files while others read them.
+        dist.barrier(group=world.control)
+        return problem
+
+
 @without_megatron_warnings()
-def _load(folder: Path, state: TrainingState, *, same_layout: bool) -> None:
+def _restore(folder: Path, state: TrainingState, *, same_layout: bool) -> None:
     # Random states belong to the layout that they were saved under; nothing draws from them after
     # the weights are made, so another layout starts with fresh ones.
     template = sharded_state(state, is_loading=True, with_random_state=same_layout)
     restore(state, dist_checkpointing.load(template, str(folder)))
+
+
+def _problem_of_any(problem: str, *, world: World) -> str:
+    """What went wrong on some rank; empty when all went well everywhere."""
+    problems: list[str] = [""] * world.size
+    dist.all_gather_object(problems, problem, group=world.control)
+    return "; ".join(filter(None, problems))
 
 
 def _from_rank_0(value: Any, world: World) -> Any:

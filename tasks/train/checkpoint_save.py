@@ -15,7 +15,6 @@ from __future__ import annotations
 import base64
 import io
 import logging
-import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,13 +111,13 @@ class Checkpointer:
         """Whether all buffers hold what is not in storage yet."""
         return self._free_buffer() is None
 
-    def begin(self, *, for_storage: bool = True, is_last: bool = False) -> SnapshotEvent:
+    def begin(self, *, for_storage: bool = True) -> SnapshotEvent:
         """Begin to copy the state of now. A buffer must be free on all ranks."""
         started = time.monotonic()
         buffer = self._free_buffer()
         assert buffer is not None
         buffer.empty()
-        request = self._request(buffer, is_last=is_last) if for_storage else None
+        request = self._request(buffer) if for_storage else None
         refresh_random_state(self._buffers.layout)
         self._copying = _Copying(buffer, request)
         self._copier.begin(buffer, self._buffers.layout, fill_when_done(buffer, self._snapshot()))
@@ -127,7 +126,7 @@ class Checkpointer:
     def save_loaded(self) -> None:
         """Save the snapshot that training was just restarted from: storage does not have it yet."""
         buffer = self._buffers.snapshots()[self._state.step]
-        self._writer.save(self._request(buffer, is_last=False))
+        self._writer.save(self._request(buffer))
 
     def skipped(self, *, for_storage: bool) -> SnapshotEvent:
         """Say that a snapshot is left out."""
@@ -158,12 +157,12 @@ class Checkpointer:
         Every rank calls it. It ends within the limits of the saves that it waits for.
         """
         started = time.monotonic()
-        events = self._drain()
+        events = self.drain()
         if self._is_committed_on_rank_0():
             return events
-        self.begin(is_last=True)
+        self.begin()
         self._copier.wait()
-        events += self._drain()
+        events += self.drain()
         waited_s = time.monotonic() - started
         return [
             event.model_copy(update={"waited_s": waited_s})
@@ -178,7 +177,7 @@ class Checkpointer:
         if remove:
             self._buffers.remove()
 
-    def _drain(self) -> list[CheckpointEvent]:
+    def drain(self) -> list[CheckpointEvent]:
         """Wait, all ranks together, until no save is under way on any of them."""
         self._copier.wait()
         events = self.poll()
@@ -247,7 +246,7 @@ class Checkpointer:
             schedule=self._state.schedule.state_dict(),
         )
 
-    def _request(self, buffer: Buffer, *, is_last: bool) -> SaveRequest:
+    def _request(self, buffer: Buffer) -> SaveRequest:
         step, settings = self._state.step, self._settings
         base = settings.storage
         storage = (
@@ -263,8 +262,6 @@ class Checkpointer:
             attempts=settings.save_attempts,
             full_disk=self._full_disk(step),
             parts_timeout_s=settings.save_timeout_s * settings.save_attempts,
-            prune=settings.keep_last is not None,
-            is_last=is_last,
             **(self._main_part() if self._world.is_main else {}),
         )
 
@@ -291,7 +288,6 @@ class Checkpointer:
             "table": self._buffers.layout.table(),
             "buffers": [str(buffer.path) for buffer in self._buffers.all],
             "size_bytes": self._buffers.layout.size_bytes,
-            "pid": os.getpid(),
         }
 
     def _event(self, outcome: Any, blocked_s: float, for_storage: bool) -> SnapshotEvent:

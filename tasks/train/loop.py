@@ -10,7 +10,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from configs.errors import EXIT_CONTINUE, EXIT_OK
+from configs.errors import EXIT_CONTINUE, EXIT_OK, AnomalyError
 from configs.lineage import lineage_of
 from configs.records import CommitMarker
 from configs.rundir import RunDir
@@ -135,7 +135,12 @@ class Trainer:
         self._word = self._control.end()
         self._progress.enter("report")
         self._report.step(loss, grad_norm, time.monotonic() - started, waited_s)
-        self._watch.step_done(self._state.step, loss, grad_norm, is_last=bool(self._word.stop))
+        try:
+            self._watch.step_done(self._state.step, loss, grad_norm, is_last=bool(self._word.stop))
+        except AnomalyError:
+            # What was saved before the anomaly is what training will go back to.
+            self._report.checkpoints(self._checkpointer.drain())
+            raise
         if self._word.failed_step:
             self._checkpointer.call_off(self._word.failed_step)
         self._report.checkpoints(self._checkpointer.poll())

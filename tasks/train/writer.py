@@ -26,10 +26,11 @@ from typing import Any
 import torch
 
 from configs.errors import CheckpointError
-from configs.rundir import write_record
+from configs.rundir import RunDir, write_record
+from configs.schema import RunConfig
 from tasks.train import persist
 from tasks.train.checkpoint_format import Part, SaveRequest, WriterReport, part_file
-from tasks.train.prune import prune
+from tasks.train.removal import apply as remove_unneeded
 
 logger = logging.getLogger("tasks.train.writer")
 
@@ -50,6 +51,8 @@ class Writer:
         self._ranks: int = setup["ranks"]
         self._table: list[dict[str, Any]] = setup["table"]
         self._memory = [_map(path, setup["size_bytes"]) for path in setup["buffers"]]
+        self._run = RunDir(Path(setup["run_dir"]))
+        self._config = RunConfig.model_validate(setup["config"])
         self._called_off: set[str] = set()
 
     def call_off(self, save_id: str) -> None:
@@ -117,8 +120,11 @@ class Writer:
             persist.discard(request)
             return _report("not_committed", request, started, error=_sentence(error))
         _report("committed", request, started, size_bytes=marker.size_bytes)
-        if request.prune:
-            prune(Path(request.folder), request.step)
+        try:
+            remove_unneeded(self._run, self._config, request.step)
+        except Exception:
+            # As a warning: it is tried again after the next commit.
+            logger.warning("older checkpoints could not be removed", exc_info=True)
 
     def _check(self, request: SaveRequest) -> persist.StillWanted:
         def check() -> None:
