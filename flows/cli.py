@@ -1,7 +1,7 @@
 """The `overland` command: a thin layer over the flows.
 
 Results go to standard output, progress and errors to standard error. Exit codes: 0 done, 1 the run
-failed (with the verdict), 2 wrong input, 130 interrupted from the keyboard. Prefect is imported only
+failed (with the verdict), 2 wrong input, 75 stopped as its stop file asked, 130 interrupted from the keyboard. Prefect is imported only
 by the commands that run a flow, and after the config has been checked: a typing mistake is answered
 at once.
 """
@@ -24,6 +24,7 @@ from configs.errors import (
     InputError,
     OverlandError,
     RunFailedError,
+    RunStoppedError,
 )
 from configs.load import load_config
 from configs.rundir import RunDir
@@ -169,6 +170,10 @@ def _run_flow(config: RunConfig, flow: Callable[[], object], *, json: bool) -> N
         _with_progress(config, flow)
     except InputError:
         raise
+    except RunStoppedError as error:
+        typer.echo(str(error), err=True)
+        _report(summarize(run, config), json=json)
+        raise typer.Exit(error.exit_code) from error
     except RunFailedError as error:
         _print_error(error)
         _report(summarize(run, config), json=json)

@@ -7,6 +7,7 @@ from prefect.artifacts import create_table_artifact
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 
+from configs.errors import RunStoppedError
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cancellation import end_evaluations, end_training
@@ -40,12 +41,15 @@ def _train_and_evaluate(config: RunConfig) -> None:
     """Pretrain with the evaluations beside it; ends when both have ended.
 
     When training fails, the evaluations go on until what it did commit is scored. What ends the
-    process (Ctrl-C, SIGTERM), whenever it comes, cancels the evaluation that runs.
+    process (Ctrl-C, SIGTERM), whenever it comes, and a stop file cancel the evaluation that runs.
     """
     following = Following()
     evaluations = _start_evaluations(config, following)
     try:
         pretrain(config)
+    except RunStoppedError:
+        following.stop.set()  # Whoever wants training to stop may want the machine.
+        raise
     except Exception:
         _finish_evaluations(evaluations, following)
         raise

@@ -27,6 +27,7 @@ def notices(before: Snapshot, after: Snapshot) -> list[Notice]:
         *_prepared(before, after),
         *_checkpoints(before, after),
         *_faults(before, after),
+        *_anomalies(before, after),
         *_attempts(before, after),
         *_evaluations(before, after),
     ]
@@ -106,6 +107,7 @@ def _attempts(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
             continue
         yield from _submitted(old, attempt)
         yield from _started(old, attempt)
+        yield from _stopping(old, attempt, after.time)
         yield from _ended(old, attempt)
         yield from _decided(old, attempt)
 
@@ -114,6 +116,12 @@ def _faults(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     for number, fault in after.faults[len(before.faults) :]:
         text = f"injecting fault: {fault.kind} on rank {fault.rank} at step {fault.step:,}"
         yield Notice(fault.time, f"attempt {number}: {text}", "yellow")
+
+
+def _anomalies(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
+    for number, anomaly in after.anomalies[len(before.anomalies) :]:
+        text = f"attempt {number}: {words.anomaly(anomaly.kind)}: {words.clean(anomaly.message)}"
+        yield Notice(anomaly.time, text, "red" if anomaly.fatal else "yellow")
 
 
 def _submitted(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
@@ -130,12 +138,19 @@ def _started(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
         text = f"checkpoint {words.clean(name, 60)} is passed over: {words.clean(reason)}"
         yield Notice(start.time, text, "yellow")
     origin = f"restarts from step {start.step:,}" if start.step else "starts at step 0"
+    if start.loaded_from == "memory":
+        origin += " in the node's memory"
     yield Notice(
         start.time,
         f"attempt {new.number} {origin}: {words.compact(start.num_parameters)} parameters, "
         f"{words.plural(start.world_size, 'process', 'processes')}, {words.clean(start.device, 40)}"
         f", {start.precision}",
     )
+
+
+def _stopping(old: AttemptView, new: AttemptView, now: float) -> Iterator[Notice]:
+    if new.stopping and not old.stopping and not new.ended:
+        yield Notice(now, f"attempt {new.number} is asked to save and leave", "yellow")
 
 
 def _ended(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
@@ -145,6 +160,9 @@ def _ended(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
     ended_at = record.ended_at or record.submitted_at
     if record.outcome == "completed":
         yield Notice(ended_at, f"attempt {new.number} completed", "green")
+        return
+    if record.outcome == "stopped":
+        yield Notice(ended_at, f"attempt {new.number} saved and stopped: {record.reason}", "yellow")
         return
     after = "before its first step" if new.last_step is None else f"after step {new.last_step:,}"
     how = end_of_attempt(new)

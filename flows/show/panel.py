@@ -49,10 +49,14 @@ def activity(snapshot: Snapshot) -> Text | None:
         return Text("starting the training job")
     if attempt.cancelled:
         return Text(f"attempt {attempt.number} was interrupted", "yellow")
+    if attempt.stopped:
+        return Text(f"attempt {attempt.number} was asked to stop and has saved", "yellow")
     if attempt.ended and attempt.action is None:
         return Text(f"attempt {attempt.number} ended: looking for the cause", "yellow")
     if attempt.ended:
         return Text("restarting", style="yellow")
+    if attempt.stopping:
+        return Text(f"attempt {attempt.number} is asked to save and leave", "yellow")
     if attempt.last_step is None:
         waited_s = snapshot.time - attempt.record.submitted_at if attempt.record else 0.0
         return Text(f"attempt {attempt.number} is starting, {words.age(waited_s)}")
@@ -118,6 +122,11 @@ def _checkpoint(snapshot: Snapshot) -> Text:
     else:
         ago = words.age(snapshot.time - last.committed_at)
         text = Text(f"step {last.step:,}, {ago} ago{_GAP}{words.size(last.size_bytes)}")
+    counts = snapshot.snapshots
+    if counts.last_step is not None and (last is None or counts.last_step > last.step):
+        text.append(f"{_GAP}snapshot step {counts.last_step:,}")
+    if counts.skipped:
+        text.append(f"{_GAP}{counts.skipped:,} skipped", style="yellow")
     if snapshot.failed_saves:
         failed = words.plural(len(snapshot.failed_saves), "failed save")
         text.append(f"{_GAP}{failed}", style="yellow")

@@ -82,6 +82,8 @@ class AttemptView:
     start: StartEvent | None = None
     last_step: int | None = None
     """Last step that this attempt finished."""
+    stopping: bool = False
+    """Somebody has asked its job to end."""
 
     @property
     def failed(self) -> bool:
@@ -90,6 +92,11 @@ class AttemptView:
     @property
     def cancelled(self) -> bool:
         return self.record is not None and self.record.outcome == "cancelled"
+
+    @property
+    def stopped(self) -> bool:
+        """It was asked to stop, and has saved."""
+        return self.record is not None and self.record.outcome == "stopped"
 
     @property
     def ended(self) -> bool:
@@ -103,6 +110,7 @@ class AttemptReader:
         self._record = CachedRecord(attempt.record_path, AttemptRecord)
         self._verdict = CachedRecord(attempt.verdict_path, Verdict)
         self._action = CachedRecord(attempt.action_path, Action)
+        self._cancel_path = attempt.job_dir / "cancel.json"
         self._tail = EventTail(attempt.events_path)
         self._start: StartEvent | None = None
         self._last_step: int | None = None
@@ -121,7 +129,13 @@ class AttemptReader:
             elif isinstance(event, StepEvent):
                 self._last_step = event.step
         self.view = AttemptView(
-            self.view.number, record, verdict, action, self._start, self._last_step
+            self.view.number,
+            record,
+            verdict,
+            action,
+            self._start,
+            self._last_step,
+            stopping=self._cancel_path.exists(),
         )
         self._settled = superseded and self.view.ended
         return events

@@ -17,6 +17,7 @@ from rich.text import Text
 from configs.records import EvaluationFailure, Goodput
 from configs.rundir import RunDir, read_record
 from flows.show import words
+from flows.show.anomalies import print_anomalies
 from flows.show.layout import print_facts, print_places, print_tight, section
 from flows.show.notices import progress_line
 from flows.show.panel import activity
@@ -29,6 +30,7 @@ from flows.show.summary import (
     RunSummary,
     ScoreSummary,
     build_summary,
+    summarize_anomalies,
     summarize_attempts,
     summarize_checkpoints,
     summarize_scores,
@@ -64,6 +66,7 @@ def print_report(summary: RunSummary, console: Console) -> None:
     _print_checkpoints(rows, console, rest_in="summary.json")
     told = summary.failure.attempt if summary.failure else None
     print_restarts([a for a in summary.attempts if a.number != told], console)
+    print_anomalies(summary.anomalies, console)
     if summary.goodput:
         _print_goodput(summary.goodput, console)
     _print_where_to_look(summary, console)
@@ -86,6 +89,7 @@ def print_status(
     _print_checkpoints(rows, console, rest_in="checkpoints/ and evaluations/")
     attempts = summarize_attempts(snapshot)
     print_restarts(attempts, console)
+    print_anomalies(summarize_anomalies(snapshot), console)
     if goodput:
         _print_goodput(goodput, console)
     section("where to look", console)
@@ -123,7 +127,8 @@ def _print_header(summary: RunSummary, console: Console) -> None:
     if summary.status == "completed":
         status = (summary.status, "bold green")
     elif summary.failure and summary.failure.interrupted:
-        status = ("interrupted", "bold yellow")
+        stopped = summary.attempts and summary.attempts[-1].outcome == "stopped"
+        status = ("stopped" if stopped else "interrupted", "bold yellow")
     console.print()
     console.print(Text.assemble((name, "bold"), " ", status, ": ", ", ".join(parts)))
 

@@ -15,11 +15,11 @@ _MAX_RESTARTS = 10
 
 
 def print_restarts(attempts: Sequence[AttemptSummary], console: Console) -> None:
-    """Print the attempts that failed or were cancelled: why, and what was done about it."""
+    """Print the attempts that ended early: why, and what was done about it."""
     ended = [
         (attempt, attempts[i + 1] if i + 1 < len(attempts) else None)
         for i, attempt in enumerate(attempts)
-        if attempt.outcome in ("failed", "cancelled")
+        if attempt.outcome in ("failed", "cancelled", "stopped")
     ]
     if not ended:
         return
@@ -67,6 +67,10 @@ def _consequence(attempt: AttemptSummary, following: AttemptSummary | None) -> s
     if following is None or following.start_step is None:
         return text
     back = f"went back to step {following.start_step:,}"
+    if following.start_step == attempt.last_step:
+        back = f"went on from step {following.start_step:,}"
+    if following.loaded_from == "memory":
+        back += " in the node's memory"
     again = (attempt.last_step or 0) - following.start_step
     if again > 0:
         back += f" ({words.plural(again, 'step')} computed again)"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from configs.errors import ConfigError
-from configs.events import CheckpointEvent, FaultEvent
+from configs.events import AnomalyEvent, CheckpointEvent, FaultEvent
 from configs.load import load_config
 from configs.records import DataManifest, EvaluationFailure, EvaluationScores
 from configs.rundir import RunDir, step_of_folder
@@ -24,7 +24,7 @@ from flows.show.readers import (
     EvaluationReader,
     EvaluationView,
 )
-from flows.show.trajectory import Trajectory
+from flows.show.trajectory import SnapshotCounts, Trajectory
 
 Stage = Literal["prepare", "pretrain", "evaluate", "done"]
 
@@ -74,6 +74,9 @@ class Snapshot:
     attempts: tuple[AttemptView, ...]
     faults: tuple[tuple[int, FaultEvent], ...]
     """Attempt and fault, in order."""
+    anomalies: tuple[tuple[int, AnomalyEvent], ...]
+    """Attempt and anomaly, in order."""
+    snapshots: SnapshotCounts
     evaluations: tuple[EvaluationView, ...]
 
     @property
@@ -193,6 +196,8 @@ class RunView:
             failed_saves=tuple(trajectory.failed_saves),
             attempts=tuple(self._attempts[number].view for number in sorted(self._attempts)),
             faults=tuple(trajectory.faults),
+            anomalies=tuple(trajectory.anomalies),
+            snapshots=trajectory.snapshots,
             evaluations=tuple(self._evaluations[step].view for step in sorted(self._evaluations)),
         )
 

@@ -19,7 +19,7 @@ class AttemptSummary(Record):
     """One submission of the training job, how it ended and what was done about it."""
 
     number: int
-    outcome: Literal["completed", "failed", "cancelled"] | None
+    outcome: Literal["completed", "failed", "cancelled", "stopped"] | None
     """None: it had not ended."""
     verdict: str | None = None
     """Failure class."""
@@ -37,9 +37,23 @@ class AttemptSummary(Record):
     root_cause_text: str = ""
     start_step: int | None = None
     """The checkpoint's step it started from; None: it never got to train."""
+    loaded_from: Literal["nothing", "memory", "storage"] | None = None
+    """Where that state was: a snapshot in the node's memory, or a committed checkpoint."""
     last_step: int | None = None
     stop: bool = False
     """The run ended with it."""
+
+
+class AnomalySummary(Record):
+    """Something that went wrong without failing."""
+
+    attempt: int
+    step: int
+    kind: str
+    message: str
+    fatal: bool
+    rank: int | None = None
+    node: str | None = None
 
 
 class CheckpointSummary(Record):
@@ -90,6 +104,10 @@ class RunSummary(Record):
     tracking_uri: str | None = None
     failure: Failure | None = None
     evaluation_failures: list[EvaluationFailure] = Field(default_factory=list)
+    anomalies: list[AnomalySummary] = Field(default_factory=list)
+    snapshots: int = 0
+    """Copies of the training state that were begun in memory."""
+    snapshots_skipped: int = 0
 
 
 def build_summary(
@@ -116,12 +134,31 @@ def build_summary(
         tracking_uri=words.without_password(tracking_uri) if tracking_uri else None,
         failure=_failure(snapshot, failure) if status == "failed" else None,
         evaluation_failures=snapshot.evaluation_failures,
+        anomalies=summarize_anomalies(snapshot),
+        snapshots=snapshot.snapshots.begun,
+        snapshots_skipped=snapshot.snapshots.skipped,
     )
 
 
 def summarize_attempts(snapshot: Snapshot) -> list[AttemptSummary]:
     """All attempts, in order."""
     return [_summarize_attempt(attempt) for attempt in snapshot.attempts]
+
+
+def summarize_anomalies(snapshot: Snapshot) -> list[AnomalySummary]:
+    """All anomalies, in order."""
+    return [
+        AnomalySummary(
+            attempt=number,
+            step=event.step,
+            kind=event.kind,
+            message=event.message,
+            fatal=event.fatal,
+            rank=event.rank,
+            node=event.node,
+        )
+        for number, event in snapshot.anomalies
+    ]
 
 
 def summarize_checkpoints(snapshot: Snapshot) -> list[CheckpointSummary]:
@@ -166,6 +203,7 @@ def _summarize_attempt(attempt: AttemptView) -> AttemptSummary:
         root_cause_line=verdict.root_cause_line if verdict else None,
         root_cause_text=verdict.root_cause_text if verdict else "",
         start_step=attempt.start.step if attempt.start else None,
+        loaded_from=attempt.start.loaded_from if attempt.start else None,
         last_step=attempt.last_step,
         stop=action.stop if action else False,
     )
@@ -173,9 +211,12 @@ def _summarize_attempt(attempt: AttemptView) -> AttemptSummary:
 
 def _failure(snapshot: Snapshot, sentence: str | None) -> Failure:
     last = snapshot.attempt
-    if last and last.cancelled and sentence is None:
+    if last and (last.cancelled or last.stopped) and sentence is None:
         when = f"after step {snapshot.step:,}" if snapshot.step else "before the first step"
-        text = f"interrupted {when}: run the same command again to continue"
+        saved = snapshot.last_checkpoint
+        start = f"continue from step {saved.step:,}" if saved else "continue from the beginning"
+        what = "stopped" if last.stopped else "interrupted"
+        text = f"{what} {when}: run the same command again to {start}"
         return Failure(sentence=text, interrupted=True)
     if last is None or not last.failed:
         return Failure(sentence=sentence or "the run ended before it was complete")

@@ -6,17 +6,31 @@ import math
 import statistics
 from array import array
 from collections import deque
+from dataclasses import dataclass, replace
 
 from configs.events import (
+    AnomalyEvent,
     CheckpointEvent,
     Event,
     FaultEvent,
+    SnapshotEvent,
     StartEvent,
     StepEvent,
     ValidationEvent,
 )
 
 _RECENT_STEPS = 50
+
+
+@dataclass(frozen=True)
+class SnapshotCounts:
+    """Copies of the training state in memory."""
+
+    begun: int = 0
+    skipped: int = 0
+    """No buffer was free."""
+    last_step: int | None = None
+    """Step of the newest one that was begun and that counts."""
 
 
 class Trajectory:
@@ -28,6 +42,8 @@ class Trajectory:
         self.last_event_at: float | None = None
         self.failed_saves: list[CheckpointEvent] = []
         self.faults: list[tuple[int, FaultEvent]] = []
+        self.anomalies: list[tuple[int, AnomalyEvent]] = []
+        self.snapshots = SnapshotCounts()
         self._losses = array("d", [math.nan])
         self._recent: deque[StepEvent] = deque(maxlen=_RECENT_STEPS)
         self._steps_computed = 0
@@ -35,7 +51,8 @@ class Trajectory:
 
     def add(self, attempt: int, event: Event) -> None:
         """Take in the next event of an attempt."""
-        self.last_event_at = event.time
+        if not isinstance(event, CheckpointEvent) or event.waited_s:
+            self.last_event_at = event.time  # A commit in the background is no sign of life.
         if isinstance(event, StepEvent):
             self._add_step(event)
         elif isinstance(event, StartEvent):
@@ -44,9 +61,14 @@ class Trajectory:
             self.validation = event
             self._held_up_s += event.duration_s
         elif isinstance(event, CheckpointEvent):
-            self._held_up_s += event.duration_s
+            self._held_up_s += event.waited_s
             if event.outcome == "failed":
                 self.failed_saves.append(event)
+        elif isinstance(event, SnapshotEvent):
+            self._held_up_s += event.blocked_s
+            self._count(event)
+        elif isinstance(event, AnomalyEvent):
+            self.anomalies.append((attempt, event))
         elif isinstance(event, FaultEvent):
             self.faults.append((attempt, event))
 
@@ -59,8 +81,17 @@ class Trajectory:
         self._recent.append(event)
         self._steps_computed += 1
 
+    def _count(self, event: SnapshotEvent) -> None:
+        counts = self.snapshots
+        if event.outcome == "skipped":
+            self.snapshots = replace(counts, skipped=counts.skipped + 1)
+        else:
+            self.snapshots = replace(counts, begun=counts.begun + 1, last_step=event.step)
+
     def _go_back(self, step: int) -> None:
         self.step = step
+        if (self.snapshots.last_step or 0) > step:
+            self.snapshots = replace(self.snapshots, last_step=None)
         if self.validation and self.validation.step > step:
             self.validation = None
 

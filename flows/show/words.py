@@ -23,6 +23,19 @@ ACTION_WORDS = {
 }
 
 
+_ANOMALY_WORDS = {
+    "loss_spike": "loss spike",
+    "nonfinite": "not a finite number",
+    "straggler": "straggler",
+    "replica_mismatch": "replicas differ",
+}
+
+
+def anomaly(kind: str) -> str:
+    """An anomaly's kind for people."""
+    return _ANOMALY_WORDS.get(kind, kind)
+
+
 def plural(number: int, noun: str, nouns: str | None = None) -> str:
     """`1 step`, `1,200 steps`."""
     return f"{number:,} {noun if number == 1 else nouns or noun + 's'}"

@@ -2,7 +2,8 @@
 
 Metric names
     attempt runs      loss, grad_norm, learning_rate, tokens_per_s, step_time_s, mfu,
-                      validation_loss, checkpoint_time_s
+                      snapshot_wait_s, validation_loss, snapshot_blocked_s,
+                      checkpoint_time_s (in the background, from snapshot to commit)
     parent run        loss, validation_loss (the effective curve), TASK/METRIC over steps,
                       goodput.*, final_loss
     evaluation runs   TASK/METRIC, TASK/METRIC_stderr
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from configs.events import CheckpointEvent, Event, StepEvent, ValidationEvent
+from configs.events import CheckpointEvent, Event, SnapshotEvent, StepEvent, ValidationEvent
 from configs.records import Action, AttemptRecord, EvaluationScores, Score, Verdict
 from infra.track.uris import strip_credentials
 
@@ -25,6 +26,8 @@ MAX_VALUE_LENGTH = 6000
 
 _EFFECTIVE = ("loss", "validation_loss")
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "step_time_s", "mfu")
+_WAITS = ("snapshot_wait_s",)
+"""Of steps, where there was one: mostly there is none."""
 _NOT_IN_NAMES = re.compile(r"[^\w./ -]")
 
 
@@ -53,8 +56,11 @@ def points_of_event(event: Event) -> list[Point]:
     match event:
         case StepEvent():
             values = {key: getattr(event, key) for key in _STEP_METRICS}
+            values |= {key: getattr(event, key) or None for key in _WAITS}
         case ValidationEvent():
             values = {"validation_loss": event.loss}
+        case SnapshotEvent(outcome="begun"):
+            values = {"snapshot_blocked_s": event.blocked_s}
         case CheckpointEvent():
             values = {"checkpoint_time_s": event.duration_s}
         case _:

@@ -5,7 +5,8 @@
         load checkpoint                  infer
       train steps 1-50                   score
       validation step 50
-      checkpoint step 50
+      checkpoint step 50               (in the background, beside the steps)
+      anomaly: straggler
       detection
       diagnosis
 
@@ -18,9 +19,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from configs.events import (
+    AnomalyEvent,
     CheckpointEvent,
     Event,
     FaultEvent,
+    SnapshotEvent,
     StartEvent,
     StepEvent,
     ValidationEvent,
@@ -65,7 +68,7 @@ def attempt_span(
         record.submitted_at,
         max([ended_at, *(child.end for child in children)]),
         attributes,
-        "" if record.outcome == "completed" else _why(record, verdict),
+        "" if record.outcome in ("completed", "stopped") else _why(record, verdict),
         tuple(children[left_out:]),
     )
 
@@ -82,7 +85,10 @@ def _startup(record: AttemptRecord, events: list[Event], ended_at: float) -> lis
     if start is None:
         return [Span("startup", record.submitted_at, ended_at, error="ended before training began")]
     loading: tuple[Span, ...] = ()
-    if start.checkpoint is not None:
+    if start.loaded_from == "memory":
+        begin = max(record.submitted_at, start.time - start.load_time_s)
+        loading = (Span("load snapshot", begin, start.time, {"step": start.step}),)
+    elif start.checkpoint is not None:
         begin = max(record.submitted_at, start.time - start.load_time_s)
         loading = (Span("load checkpoint", begin, start.time, {"checkpoint": start.checkpoint}),)
     attributes: Attributes = {
@@ -96,12 +102,14 @@ def _startup(record: AttemptRecord, events: list[Event], ended_at: float) -> lis
 
 
 def _work(events: Iterable[Event]) -> list[Span]:
-    """Steps, in segments between checkpoints and validations; those; and injected faults."""
+    """Steps, in segments between checkpoints and validations; those; anomalies; injected faults."""
     spans: list[Span] = []
     steps: list[StepEvent] = []
     for event in events:
         if isinstance(event, StepEvent):
             steps.append(event)
+            continue
+        if isinstance(event, SnapshotEvent):
             continue
         spans += _segment(steps)
         steps = []
@@ -117,6 +125,14 @@ def _work(events: Iterable[Event]) -> list[Span]:
                 )
                 about: Attributes = {"outcome": event.outcome, "size_bytes": event.size_bytes}
                 spans.append(replace(span, attributes=about, error=event.error))
+            case AnomalyEvent():
+                about = {"step": event.step, "onset_step": event.onset_step, "fatal": event.fatal}
+                about |= {"rank": event.rank} if event.rank is not None else {}
+                about |= {"node": event.node} if event.node else {}
+                error = event.message if event.fatal else ""
+                about["message"] = event.message
+                name = f"anomaly: {event.kind}"
+                spans.append(Span(name, event.time, event.time, about, error))
             case FaultEvent():
                 about = {"kind": event.kind, "rank": event.rank}
                 spans.append(Span(f"fault before step {event.step}", event.time, event.time, about))
@@ -141,8 +157,10 @@ def _failure(
 ) -> list[Span]:
     """From the last sign of life to the end, and from there to the decision."""
     spans: list[Span] = []
-    if events:
-        spans.append(Span("detection", min(events[-1].time, ended_at), ended_at))
+    # A commit in the background is no sign that training lives.
+    alive = [e for e in events if not (isinstance(e, CheckpointEvent) and not e.waited_s)]
+    if alive:
+        spans.append(Span("detection", min(alive[-1].time, ended_at), ended_at))
     if verdict is not None:
         decided_at = max(action.decided_at, ended_at) if action else ended_at
         attributes: Attributes = {

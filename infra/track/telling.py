@@ -9,7 +9,12 @@ from infra.track.cursor import Cursor
 from infra.track.points import Point, clean
 from infra.track.server import Server
 
-RUN_STATUS = {"completed": "FINISHED", "failed": "FAILED", "cancelled": "KILLED"}
+RUN_STATUS = {
+    "completed": "FINISHED",
+    "stopped": "FINISHED",
+    "failed": "FAILED",
+    "cancelled": "KILLED",
+}
 """Outcome of an attempt or a run -> status of its MLflow run."""
 
 

@@ -127,7 +127,9 @@ def rank_processes(run_dir: Path) -> dict[int, psutil.Process]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):
             command = process.cmdline()
+            rank = ""
             if "tasks.train.job" in command and str(run_dir) in command:
                 rank = process.environ().get("RANK", "")
-                found |= {int(rank): process} if rank.isdigit() else {}
+            if rank.isdigit():
+                found[int(rank)] = process
     return found

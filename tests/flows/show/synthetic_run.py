@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import yaml
 
-from configs.events import CheckpointEvent, FaultEvent, StartEvent, StepEvent, ValidationEvent
+from configs.events import (
+    AnomalyEvent,
+    CheckpointEvent,
+    FaultEvent,
+    StartEvent,
+    StepEvent,
+    ValidationEvent,
+)
 from configs.files import append_json_line
 from configs.records import (
     Action,
@@ -48,6 +56,16 @@ KILLED = Verdict(
     confidence=0.9,
     method="launcher",
     mitigation="Check the node's memory and its kernel log.",
+)
+STRAGGLER = AnomalyEvent(
+    time=1_700_000_010.0,
+    step=10,
+    kind="straggler",
+    onset_step=5,
+    fatal=False,
+    rank=1,
+    node="node-a",
+    message="rank 1 on node-a takes 1.9 times the median",
 )
 
 
@@ -101,7 +119,13 @@ class SyntheticRun:
     def event(self, number: int, event: Record) -> None:
         append_json_line(self.run.attempt(number).events_path, event.model_dump())
 
-    def start(self, number: int, step: int = 0, skipped: dict[str, str] | None = None) -> None:
+    def start(
+        self,
+        number: int,
+        step: int = 0,
+        skipped: dict[str, str] | None = None,
+        loaded_from: Literal["nothing", "memory", "storage"] = "nothing",
+    ) -> None:
         self.event(
             number,
             StartEvent(
@@ -114,6 +138,7 @@ class SyntheticRun:
                 precision="fp32",
                 num_parameters=1_330_000,
                 padded_vocab_size=4096,
+                loaded_from=loaded_from,
             ),
         )
 

@@ -95,7 +95,7 @@ def test_progress_line(tmp_path: Path) -> None:
     line = progress_line(RunView(made.run).refresh())
     loss, validation = f"{loss_at(60):.4f}", f"{loss_at(50) + 0.1:.4f}"
     assert line == (
-        f"step 60/200 (30%)  loss {loss}  validation loss {validation}  4.10k tokens/s  1m 14s left"
+        f"step 60/200 (30%)  loss {loss}  validation loss {validation}  4.10k tokens/s  1m 12s left"
     )
 
 

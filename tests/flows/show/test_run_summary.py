@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from synthetic_run import GOODPUT, KILLED, SyntheticRun, crashed_and_recovered, loss_at
+from synthetic_run import (
+    GOODPUT,
+    KILLED,
+    STRAGGLER,
+    SyntheticRun,
+    crashed_and_recovered,
+    loss_at,
+)
 
 from configs.rundir import write_record
 from flows.show.report import RunSummary, build_summary, print_report, print_status
@@ -59,7 +66,9 @@ def test_the_summary_of_a_completed_run(tmp_path: Path) -> None:
         "run_dir", "status", "final_step", "final_loss", "attempts", "checkpoints", "evaluations",
         "goodput", "mlflow_run_id",
     }  # fmt: skip
-    assert set(value) - required == {"failure", "tracking_uri", "evaluation_failures"}
+    assert set(value) - required == {"failure", "tracking_uri", "evaluation_failures", "anomalies",
+        "snapshots", "snapshots_skipped",
+    }  # fmt: skip
     assert required <= set(value)
     assert (value["status"], value["final_step"]) == ("completed", 200)
     assert value["final_loss"] == pytest.approx(loss_at(200))
@@ -196,7 +205,8 @@ def test_the_report_of_an_interrupted_run(tmp_path: Path) -> None:
     assert summary.status == "failed" and summary.failure and summary.failure.interrupted
     text = report(summary)
     assert "run interrupted: 70 steps" in text
-    assert "\ninterrupted after step 70: run the same command again to continue\n" in text
+    sentence = "interrupted after step 70: run the same command again to continue from"
+    assert f"\n{sentence} step 50\n" in text
     assert "\nfailure\n" not in text and "failed" not in text
     write_record(made.run.summary_path, summary)
     assert status(made, live=False) == text
@@ -208,6 +218,30 @@ def test_a_run_interrupted_before_its_first_step(tmp_path: Path) -> None:
     made.end(1, "cancelled")
     text = report(summary_of(made, "failed"))
     assert "interrupted before the first step: run the same command again to continue" in text
+    assert "continue from the beginning" in " ".join(text.split())
+
+
+def test_the_report_of_a_run_that_was_asked_to_stop(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 50)
+    made.event(1, STRAGGLER)
+    made.end(1, "stopped", reason="SIGUSR1 at step 50")
+    made.submit(2)
+    made.start(2, step=50, loaded_from="memory")
+    made.train(2, 51, 70)
+    made.end(2, "stopped", reason="stop file at step 70")
+    summary = summary_of(made, "failed")
+    assert [a.outcome for a in summary.attempts] == ["stopped", "stopped"]
+    assert [a.loaded_from for a in summary.attempts] == ["nothing", "memory"]
+    assert summary.failure and summary.failure.interrupted
+    text = report(summary)
+    assert "run stopped: 70 steps" in text
+    assert "stopped after step 70: run the same command again to continue from step 50" in text
+    assert "stopped, after step 50: SIGUSR1 at step 50" in text
+    assert "started again; went on from step 50 in the node's memory" in text
+    assert f"straggler: {STRAGGLER.message}" in text
 
 
 def test_a_reason_that_is_given_comes_before_an_interruption(tmp_path: Path) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from synthetic_run import KILLED, SyntheticRun, crashed_and_recovered, loss_at
+from synthetic_run import KILLED, STRAGGLER, SyntheticRun, crashed_and_recovered, loss_at
 
+from configs.events import SnapshotEvent
 from configs.files import write_text
 from flows.show import readers
+from flows.show.notices import notices
+from flows.show.panel import activity
 from flows.show.state import Restart, RunView
 
 
@@ -57,8 +60,49 @@ def test_time_left_counts_steps_saves_and_validations(tmp_path: Path) -> None:
     made.submit(1)
     made.start(1)
     made.train(1, 1, 100)
-    # 1.5 s of saving and validating came with each 50 steps of 0.5 s
-    assert RunView(made.run).refresh().time_left_s == pytest.approx(100 * (0.5 + 1.5 / 50))
+    # 1 s of validating came with each 50 steps of 0.5 s; commits came from the background
+    assert RunView(made.run).refresh().time_left_s == pytest.approx(100 * (0.5 + 1.0 / 50))
+    blocked = SnapshotEvent(time=made.clock, step=100, outcome="begun", blocked_s=2.0)
+    made.event(1, blocked)
+    assert RunView(made.run).refresh().time_left_s == pytest.approx(100 * (0.5 + 2.0 / 50))
+
+
+def test_snapshots_and_anomalies(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 10)
+    for step, outcome in ((5, "begun"), (8, "begun"), (10, "skipped")):
+        event = {"time": made.clock, "step": step, "outcome": outcome, "blocked_s": 0.1}
+        made.event(1, SnapshotEvent.model_validate(event))
+    made.event(1, STRAGGLER)
+    before = RunView(made.run).refresh()
+    assert (before.snapshots.begun, before.snapshots.skipped) == (2, 1)
+    assert before.snapshots.last_step == 8
+    assert before.anomalies == ((1, STRAGGLER),)
+    made.submit(2)
+    made.start(2, step=5)
+    assert RunView(made.run).refresh().snapshots.last_step is None
+
+
+def test_a_job_that_is_asked_to_leave_is_seen_so(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 10)
+    view = RunView(made.run)
+    before = view.refresh(made.clock)
+    assert activity(before) is None
+    made.run.attempt(1).job_dir.mkdir(exist_ok=True)
+    (made.run.attempt(1).job_dir / "cancel.json").write_text("{}")
+    after = view.refresh(made.clock)
+    assert str(activity(after)) == "attempt 1 is asked to save and leave"
+    assert [n.text for n in notices(before, after)] == ["attempt 1 is asked to save and leave"]
+    made.end(1, "stopped", reason="SIGTERM at step 10")
+    last = view.refresh(made.clock)
+    assert [n.text for n in notices(after, last)] == [
+        "attempt 1 saved and stopped: SIGTERM at step 10"
+    ]
 
 
 def test_one_slow_step_does_not_change_the_time_left_much(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from configs.events import CheckpointEvent, EndEvent, StepEvent, ValidationEvent
+from configs.events import CheckpointEvent, EndEvent, SnapshotEvent, StepEvent, ValidationEvent
 from configs.records import AttemptRecord, EvaluationScores, Score, Verdict
 from infra.track.points import (
     MAX_VALUE_LENGTH,
@@ -142,3 +142,11 @@ def test_attempt_tags_name_only_what_is_known() -> None:
     assert tags["overland.faulty_rank"] == "0"
     assert "overland.faulty_node" not in tags
     assert "overland.action" not in tags
+
+
+def test_what_a_snapshot_costs_is_a_metric() -> None:
+    begun = SnapshotEvent(time=5.0, step=4, outcome="begun", blocked_s=0.02)
+    assert [(p.key, p.value, p.step) for p in points_of_event(begun)] == [
+        ("snapshot_blocked_s", 0.02, 4)
+    ]
+    assert points_of_event(begun.model_copy(update={"outcome": "skipped"})) == []

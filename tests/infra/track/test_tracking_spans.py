@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tracked_runs import START, RunWriter, run_writer
 
-from configs.events import CheckpointEvent, Event
+from configs.events import AnomalyEvent, CheckpointEvent, Event, StartEvent
 from configs.records import AttemptRecord
 from infra.track.spans import MAX_SPANS, Span, attempt_span, evaluation_span
 
@@ -94,3 +94,32 @@ def test_evaluation_stages_follow_one_another(tmp_path: Path) -> None:
     assert names(root) == ["export", "infer", "score"]
     assert [c.start - START for c in root.children] == [0.0, 1.0, 6.0]
     assert root.end == START + 9.0
+
+
+def test_an_anomaly_and_a_start_from_memory(tmp_path: Path) -> None:
+    record = AttemptRecord(
+        number=1, key="k", job_id="j", submitted_at=START, ended_at=START + 20, outcome="stopped"
+    )
+    start = StartEvent(
+        time=START + 5,
+        step=7,
+        checkpoint=None,
+        world_size=2,
+        device="cpu",
+        precision="fp32",
+        num_parameters=1,
+        padded_vocab_size=128,
+        load_time_s=1.0,
+        loaded_from="memory",
+    )
+    anomaly = AnomalyEvent(
+        time=START + 9, step=9, kind="straggler", onset_step=8, fatal=False, rank=1, message="slow"
+    )
+    root = attempt_span(record, [start, anomaly], None, None)
+    assert root.error == ""
+    startup, straggler = root.children
+    assert [child.name for child in startup.children] == ["load snapshot"]
+    assert (straggler.name, straggler.error) == ("anomaly: straggler", "")
+    assert straggler.attributes["rank"] == 1
+    fatal = anomaly.model_copy(update={"fatal": True})
+    assert attempt_span(record, [start, fatal], None, None).children[1].error == "slow"
