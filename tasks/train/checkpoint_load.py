@@ -24,8 +24,8 @@ from configs.lineage import lineage_of
 from configs.records import CommitMarker
 from configs.rundir import CheckpointDir, RunDir, step_folder_name, step_of_folder
 from tasks.train.buffers import SnapshotBuffers
+from tasks.train.checkpoint_files import check_files
 from tasks.train.checkpoint_format import COMMON_FILE, FORMAT_FILE, METADATA_FILE
-from tasks.train.checkpoint_read import check_files
 from tasks.train.chunks import Chunk
 from tasks.train.distributed import World
 from tasks.train.in_use import in_use

@@ -41,6 +41,11 @@ PROBE = Patience(
 )  # fmt: skip
 """Of the check before training: a person waits."""
 
+BRIEF = Patience(
+    connect_timeout_s=5.0, read_timeout_s=20.0, request_attempts=3, attempts=1, call_timeout_s=60.0
+)
+"""Of what holds up the next save, and can be done after it as well."""
+
 
 _FINAL = (FileNotFoundError, PermissionError, ImportError, ValueError, TypeError, AttributeError)
 

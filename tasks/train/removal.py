@@ -18,13 +18,14 @@ from pathlib import Path
 
 from configs.errors import CheckpointError
 from configs.evaluation_due import is_due
-from configs.events import AnomalyEvent, event_adapter
-from configs.files import sync_directory
+from configs.events import AnomalyEvent, CheckpointEvent, Event, StartEvent, event_adapter
+from configs.files import file_lock, sync_directory
 from configs.lineage import lineage_of
 from configs.records import CommitMarker
-from configs.rundir import COMMIT_MARKER_NAME, RunDir, read_record
+from configs.rundir import COMMIT_MARKER_NAME, AttemptDir, RunDir, read_record
 from configs.schema import RunConfig
 from tasks.train.in_use import removable
+from tasks.train.patience import BRIEF
 from tasks.train.retention import Decision, Facts, Rules, keep, rules_of
 from tasks.train.staging import remove_unused
 from tasks.train.storage import open_storage
@@ -32,22 +33,31 @@ from tasks.train.storage import open_storage
 logger = logging.getLogger(__name__)
 
 REMOVED = ".removed"
+_LOCK_NAME = ".removing.lock"
 _HARMING = ("loss_spike", "nonfinite", "replica_mismatch")
 """Anomalies that a saved state can carry; a straggler's cannot."""
 
 
-def apply(run: RunDir, config: RunConfig, step: int) -> list[int]:
+def apply(run: RunDir, config: RunConfig, step: int | None = None) -> list[int]:
     """Remove what no rule keeps, after the commit of `step`; returns the steps that are gone.
 
-    What cannot be removed now (it is read, storage does not answer) is logged, and left for the next
-    call.
+    Without `step`, the run's events tell where training stands. What cannot be removed now (it is read,
+    storage does not answer, another process is at it) is logged, and left for the next call.
     """
+    if not run.checkpoints_dir.is_dir():
+        return []
+    with file_lock(run.checkpoints_dir / _LOCK_NAME, blocking=False) as is_mine:
+        return _apply(run, config, step) if is_mine else []
+
+
+def _apply(run: RunDir, config: RunConfig, step: int | None) -> list[int]:
     remove_unused(run)
     _finish_removals(run)
-    rules = rules_of(config)
-    if rules is None:
+    rules, markers = rules_of(config), _markers(run)
+    if step is None:
+        step = _position(run)
+    if rules is None or step is None:
         return []
-    markers = _markers(run)
     decision = keep(markers, rules, gather(run, config, rules, markers, step))
     gone = [old for old in decision.removed if _set_aside(run, old, decision)]
     _finish_removals(run)
@@ -105,20 +115,38 @@ def _last_onset(run: RunDir) -> int | None:
 
 
 def _anomalies(run: RunDir) -> Iterator[AnomalyEvent]:
-    """Of all attempts. Only their lines are parsed: a long training has a million others."""
     for attempt in run.attempts():
-        if not attempt.events_path.exists():
-            continue
-        with open(attempt.events_path, "rb") as lines:
-            for line in lines:
-                if b'"anomaly"' not in line or not line.endswith(b"\n"):
-                    continue
-                try:
-                    event = event_adapter.validate_json(line)
-                except ValueError:  # torn by a crash
-                    continue
-                if isinstance(event, AnomalyEvent):
-                    yield event
+        for event in _rare_events(attempt):
+            if isinstance(event, AnomalyEvent):
+                yield event
+
+
+def _position(run: RunDir) -> int | None:
+    """The last step that the newest attempt has committed or was resumed from."""
+    for attempt in reversed(run.attempts()):
+        steps = [
+            event.step
+            for event in _rare_events(attempt)
+            if isinstance(event, StartEvent)
+            or (isinstance(event, CheckpointEvent) and event.outcome == "committed")
+        ]
+        if steps:
+            return steps[-1]
+    return None
+
+
+def _rare_events(attempt: AttemptDir) -> Iterator[Event]:
+    """All but the steps: of these a long training has a million, which are not parsed."""
+    if not attempt.events_path.exists():
+        return
+    with open(attempt.events_path, "rb") as lines:
+        for line in lines:
+            if b'"event": "step"' in line or not line.endswith(b"\n"):
+                continue
+            try:
+                yield event_adapter.validate_json(line)
+            except ValueError:  # torn by a crash
+                continue
 
 
 def _set_aside(run: RunDir, step: int, decision: Decision) -> bool:
@@ -148,6 +176,7 @@ def _finish_removals(run: RunDir) -> None:
             _remove(run, folder)
         except (CheckpointError, OSError) as error:
             logger.warning("%s is removed later: %s", folder, error)
+            return  # the others would have to wait for the same storage
 
 
 def _remove(run: RunDir, folder: Path) -> None:
@@ -155,7 +184,7 @@ def _remove(run: RunDir, folder: Path) -> None:
     marker_path = folder / COMMIT_MARKER_NAME
     marker = read_record(marker_path, CommitMarker)
     if marker is not None and marker.storage is not None and not _is_used(run, marker):
-        storage = open_storage(marker.storage, folder)
+        storage = open_storage(marker.storage, folder, BRIEF)
         storage.remove(COMMIT_MARKER_NAME)  # a copy; half a checkpoint must not look whole there
         storage.remove_all()
     for path in folder.iterdir():

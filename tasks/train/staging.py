@@ -18,7 +18,7 @@ from configs.errors import CheckpointError
 from configs.files import file_lock, remembered_sha256
 from configs.records import CommitMarker
 from configs.rundir import CheckpointDir, RunDir
-from tasks.train.checkpoint_read import check_files
+from tasks.train.checkpoint_files import check_files
 from tasks.train.in_use import in_use, locked
 from tasks.train.storage import open_storage
 from tasks.train.storage_base import Storage, checked_name

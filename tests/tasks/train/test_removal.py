@@ -13,7 +13,7 @@ from stored_checkpoints import commit, end, start_python, wait_for_line
 
 from configs.errors import CheckpointError
 from configs.events import AnomalyEvent
-from configs.files import append_json_line
+from configs.files import append_json_line, file_lock
 from configs.records import (
     Action,
     EvaluationFailure,
@@ -93,6 +93,33 @@ def test_without_keep_last_all_stay(run: RunDir) -> None:
         commit(run, step)
     assert apply(run, config(keep_last=None), 20) == []
     assert steps(run) == [10, 20]
+
+
+def test_where_training_stands_is_read_from_its_events(run: RunDir) -> None:
+    """After a damaged newest checkpoint was passed over, and after a rollback, it is not the newest."""
+    for step in (10, 20, 30, 40):
+        commit(run, step)
+    assert apply(run, config()) == []
+    for attempt, lines in (
+        (
+            1,
+            [
+                '{"event": "checkpoint", "time": 1, "step": 40, "outcome": "committed", "duration_s": 1}'
+            ],
+        ),
+        (
+            2,
+            [
+                '{"event": "start", "time": 2, "step": 20, "checkpoint": null, "world_size": 1,'
+                ' "device": "", "precision": "", "num_parameters": 1, "padded_vocab_size": 1}',
+                '{"event": "checkpoint", "time": 3, "step": 30, "outcome": "failed", "duration_s": 1}',
+            ],
+        ),
+    ):
+        run.attempt(attempt).path.mkdir(parents=True)
+        run.attempt(attempt).events_path.write_text("\n".join(lines) + "\n")
+    assert apply(run, config()) == [10]
+    assert steps(run) == [20, 30, 40]
 
 
 # --- facts out of the run directory ---------------------------------------------------------------
@@ -264,6 +291,14 @@ def keys_of(s3: S3Server) -> set[str]:
     return {key.split("/")[1] for key in s3.stored_keys()}
 
 
+def test_one_process_at_a_time_removes(run: RunDir) -> None:
+    for step in (10, 20):
+        commit(run, step)
+    with file_lock(run.checkpoints_dir / ".removing.lock"):
+        assert apply(run, config(), 20) == []
+    assert apply(run, config(), 20) == [10]
+
+
 def test_files_in_storage_go_too(run: RunDir, s3: S3Server) -> None:
     for step in (10, 20):
         commit(run, step, storage=url(step))
@@ -277,10 +312,7 @@ def test_a_storage_that_does_not_answer_is_left_for_later(
 ) -> None:
     for step in (10, 20):
         commit(run, step, storage=url(step))
-    hasty = Patience(request_attempts=1, attempts=1)
-    monkeypatch.setattr(
-        removal, "open_storage", lambda url, folder: removal_storage(url, folder, hasty)
-    )
+    monkeypatch.setattr(removal, "BRIEF", Patience(request_attempts=1, attempts=1))
     fault = s3.inject("503", method="DELETE", times=100)
     assert apply(run, config(), 20) == [10]  # nobody finds it any more
     assert steps(run) == [20]
@@ -290,12 +322,6 @@ def test_a_storage_that_does_not_answer_is_left_for_later(
     apply(run, config(), 20)
     assert left_over(run) == []
     assert keys_of(s3) == {"step_00000020-001"}
-
-
-def removal_storage(url: str | None, folder: Path, patience: Patience) -> Any:
-    from tasks.train.storage import open_storage
-
-    return open_storage(url, folder, patience)
 
 
 def test_a_removal_that_was_killed_is_finished_by_the_next(run: RunDir, s3: S3Server) -> None:

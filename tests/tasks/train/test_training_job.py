@@ -13,8 +13,8 @@ from training_jobs import STEPS, JobResult, run_training_job
 from configs.errors import CheckpointError
 from configs.events import CheckpointEvent, EndEvent, FaultEvent, StartEvent
 from configs.rundir import COMMIT_MARKER_NAME, RunDir
+from tasks.train.checkpoint_files import check_files
 from tasks.train.checkpoint_load import check_contents, require_same_optimizer
-from tasks.train.checkpoint_read import check_files
 
 pytestmark = pytest.mark.slow
 
