@@ -119,7 +119,7 @@ def _ask_for_collectives(progress: Path, ranks: Iterable[int]) -> None:
 
 def _read_request(job_dir: Path) -> str:
     try:
-        return (job_dir / REQUEST_NAME).read_text()
+        return (job_dir / REQUEST_NAME).read_text().strip()
     except FileNotFoundError:
         return ""
 

@@ -199,7 +199,7 @@ def _short(file: str) -> str:
 def _read_stacks(attempt: AttemptDir) -> dict[int, RankStack]:
     """The answers to the last request."""
     try:
-        request = (attempt.job_dir / _REQUEST_NAME).read_text()
+        request = (attempt.job_dir / _REQUEST_NAME).read_text().strip()
     except FileNotFoundError:
         return {}
     records = [read_record(path, RankStack) for path in attempt.stacks_dir.glob("rank_*.json")]
