@@ -25,15 +25,12 @@ from tasks.train.model import build_model, model_fingerprint
 from tasks.train.optimizer import build_optimizer, build_schedule, wrap_data_parallel
 from tasks.train.state import TrainingState, parallel_sizes
 from tasks.train.stop import StopRequests
-from tasks.train.storage import check_access
 
 
 def train_attempt(run: RunDir, attempt: AttemptDir) -> int:
     """Build everything, resume from the newest whole state, and train on; returns the exit code."""
     config, manifest = read_inputs(run, attempt)
     world = distributed.start(config)
-    if world.is_main:
-        check_access(config.checkpoint.storage)
     events = EventLog(attempt.events_path)
     faults = Faults(config.faults, attempt=attempt.number, rank=world.rank, events=events)
     datasets = open_datasets(run, manifest, config, world, on_poison=faults.on_poison)
