@@ -139,6 +139,28 @@ def test_a_rank_that_waits_in_vain_is_ended_soon_after_one_has_died(
     assert not any(is_running(pid) for pid in pids)
 
 
+def test_without_ranks_there_is_nothing_to_wait_for(
+    launcher: LocalLauncher, tmp_path: Path
+) -> None:
+    """SIGTERM while torch is still being imported."""
+    handle = start(launcher, tmp_path, LEAVES, "0,0", str(tmp_path / "pids"))
+    record = json.loads((handle.job_dir / "job.json").read_text())
+    supervisor = psutil.Process(record["pid"])
+    wait_until(lambda: bool(supervisor.children()), "the agent")
+    wait_until(lambda: is_deaf(supervisor.children()[0].pid), "the agent's first lines")
+    supervisor.children()[0].terminate()
+    status = wait_for_end(launcher, handle)
+    assert (status.state, status.signal) == (JobState.FAILED, signal.SIGTERM)
+    assert list((tmp_path / "pids").iterdir()) == []
+
+
+def is_deaf(pid: int) -> bool:
+    """Whether the process has blocked SIGTERM."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (blocked,) = [line.split()[1] for line in status.splitlines() if line.startswith("SigBlk")]
+    return bool(int(blocked, 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def test_the_shared_folder_goes_also_when_the_agent_was_killed(
     launcher: LocalLauncher, tmp_path: Path
 ) -> None:
