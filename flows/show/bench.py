@@ -36,13 +36,15 @@ def print_checkpoint_bench(figures: Mapping[str, Any], *, json: bool) -> None:
         f"{figures['device']}; medians of {figures['saves']} saves, the first one apart"
     )
     table = Table()
-    table.add_column("save")
-    for heading in ("blocked", "first blocked", "slowdown", "lost", "times less blocked"):
+    table.add_column("save", no_wrap=True)
+    for heading in ("blocked", "first", "slowdown", "lost", "less by"):
         table.add_column(heading, justify="right")
     for row in figures["results"]:
         blocked, slowdown = row["blocked_s"], row["slowdown_s"]
         seconds = (blocked, row["first_blocked_s"], slowdown, blocked + slowdown)
-        table.add_row(row["name"], *(f"{s:.4f} s" for s in seconds), f"{row['ratio_vs_sync']:.1f}")
+        table.add_row(
+            row["name"], *(f"{s:.4f} s" for s in seconds), f"{row['ratio_vs_sync']:.1f} x"
+        )
     console.print(table)
     console.print(
         f"synchronous: {figures['synchronous_by']}; restart from memory "

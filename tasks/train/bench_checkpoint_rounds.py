@@ -17,7 +17,7 @@ from tasks.train.bench_checkpoint_peers import Arm
 
 logger = logging.getLogger(__name__)
 
-QUIET_STEPS = 4
+QUIET_STEPS = 3
 """Steps without a save, before and after each save."""
 SAVE_TIMEOUT_S = 300.0
 
