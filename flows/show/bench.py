@@ -33,7 +33,8 @@ def print_checkpoint_bench(figures: Mapping[str, Any], *, json: bool) -> None:
     console.print(
         f"{figures['model_parameters'] / 1e6:.1f} M parameters, "
         f"{figures['state_bytes'] / 2**30:.2f} GiB of state, a step of {figures['step_s']:.3g} s on "
-        f"{figures['device']}; medians of {figures['saves']} saves, the first one apart"
+        f"{figures['device']}; medians of {figures['saves']} saves, the first one apart",
+        soft_wrap=True,
     )
     table = Table()
     table.add_column("save", no_wrap=True)
@@ -49,5 +50,6 @@ def print_checkpoint_bench(figures: Mapping[str, Any], *, json: bool) -> None:
     console.print(
         f"synchronous: {figures['synchronous_by']}; restart from memory "
         f"{figures['restart_from_memory_s']:.3f} s, from storage "
-        f"{figures['restart_from_storage_s']:.3f} s"
+        f"{figures['restart_from_storage_s']:.3f} s",
+        soft_wrap=True,
     )
