@@ -18,6 +18,7 @@ from flows.cancellation import end_evaluations
 from flows.locks import is_training
 from flows.session import config_of, open_run, tracked
 from tasks.evaluate.task import EvaluationCancelled, evaluate_checkpoint
+from tasks.train.task import remove_unneeded_checkpoints
 
 LOOK_INTERVAL_S = 1.0
 
@@ -38,7 +39,9 @@ def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
             )
         wanted = steps or due_steps(config, run, training_over=not is_training(run))
         with tracked(run, config):
-            return {step: evaluate_checkpoint(config, step) is not None for step in wanted}
+            scored = {step: evaluate_checkpoint(config, step) is not None for step in wanted}
+        remove_unneeded_checkpoints(config)
+        return scored
 
 
 @dataclass
@@ -68,6 +71,7 @@ def evaluate_as_committed(config: RunConfig, following: Following) -> None:
                 evaluate_checkpoint(config, step, following.stop)
             except EvaluationCancelled:
                 get_run_logger().warning("evaluation of step %d was cancelled", step)
+            remove_unneeded_checkpoints(config)
         elif over:
             return
         else:

@@ -17,6 +17,7 @@ from flows.pretrain import pretrain
 from flows.session import open_run, tracked
 from flows.show.progress import say
 from infra.interrupt import raise_if_interrupted
+from tasks.train.task import require_storage
 
 
 @flow(
@@ -31,6 +32,7 @@ def pipeline(config: RunConfig) -> None:
     picked up, nothing is done twice.
     """
     with open_run(config, "prepare", "pretrain", "evaluate") as run:
+        require_storage(config)
         prepare(config)
         with tracked(run, config):
             _train_and_evaluate(config)

@@ -22,6 +22,8 @@ from tasks.train.task import (
     begin_attempt,
     forget_stop_file,
     idle_stops,
+    remove_unneeded_checkpoints,
+    require_storage,
     saved_step,
     stopped_by,
     watch_attempt,
@@ -39,6 +41,7 @@ def pretrain(config: RunConfig) -> None:
     Started again after any interruption it goes on where the run directory says that it stands.
     """
     with open_run(config, "pretrain") as run:
+        require_storage(config)
         prepared_data(config)
         with tracked(run, config):
             started_at = time.time()
@@ -52,6 +55,7 @@ def pretrain(config: RunConfig) -> None:
                     recover(config, run, number)
                 elif record.outcome == "stopped":
                     leave_or_go_on(run, record, started_at)
+            remove_unneeded_checkpoints(config)
 
 
 def recover_last_attempt(config: RunConfig, run: RunDir) -> None:

@@ -50,6 +50,16 @@ def apply(run: RunDir, config: RunConfig, step: int | None = None) -> list[int]:
         return _apply(run, config, step) if is_mine else []
 
 
+def remove_unneeded_checkpoints(config: RunConfig) -> None:
+    """Apply the rules outside of training: it has ended, or an evaluation has, which had kept one."""
+    run = RunDir(config.resolved_run_dir())
+    try:
+        if gone := apply(run, config):
+            logger.info("removed the checkpoints of steps %s, which no rule keeps", gone)
+    except OSError as error:
+        logger.warning("checkpoints below %s could not be removed: %s", run.checkpoints_dir, error)
+
+
 def _apply(run: RunDir, config: RunConfig, step: int | None) -> list[int]:
     remove_unused(run)
     _finish_removals(run)

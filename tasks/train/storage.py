@@ -21,7 +21,8 @@ from typing import IO
 
 from configs.errors import CheckpointError, ConfigError
 from configs.files import sync_directory
-from configs.rundir import step_folder_name
+from configs.rundir import RunDir, step_folder_name
+from configs.schema import RunConfig
 from tasks.train.patience import PROBE, STEADY, Patience, within
 from tasks.train.storage_base import Storage, checked_name, renamed_when_whole, without_credentials
 
@@ -49,6 +50,15 @@ def checkpoint_url(base: str, run_name: str, step: int, attempt: int) -> str:
     of one, has left at the same place.
     """
     return f"{base.rstrip('/')}/{run_name}/{step_folder_name(step)}-{attempt:03d}"
+
+
+def require_storage(config: RunConfig) -> None:
+    """ConfigError when checkpoints cannot be kept where the config says, before hours of work.
+
+    Once training has begun, a storage that is down for a while is the attempt's to deal with.
+    """
+    if not RunDir(config.resolved_run_dir()).attempts():
+        check_access(config.checkpoint.storage)
 
 
 def check_access(url: str | None) -> None:

@@ -29,9 +29,11 @@ from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
 from tasks.train.liveness import Liveness
 from tasks.train.outcome import JobEnd, end_of, made_steps, outcome_of, saved_step
+from tasks.train.removal import remove_unneeded_checkpoints
 from tasks.train.stop import STOP_FILE
+from tasks.train.storage import require_storage
 
-__all__ = ["STOP_FILE", "saved_step"]
+__all__ = ["STOP_FILE", "remove_unneeded_checkpoints", "require_storage", "saved_step"]
 
 POLL_INTERVAL_S = 0.5
 STACKS_TIMEOUT_S = 30.0
