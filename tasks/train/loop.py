@@ -139,6 +139,7 @@ class Trainer:
             self._watch.step_done(self._state.step, loss, grad_norm, is_last=bool(self._word.stop))
         except AnomalyError:
             # What was saved before the anomaly is what training will go back to.
+            self._progress.enter("save")
             self._report.checkpoints(self._checkpointer.drain())
             raise
         if self._word.failed_step:

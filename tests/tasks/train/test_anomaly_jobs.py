@@ -73,14 +73,17 @@ def test_of_two_replicas_that_differ_both_are_named(new_run: NewRun) -> None:
     """Tensor-parallel ranks 0 and 1 each have a replica of their own: 2 and 3."""
     sections = {
         "parallel": {"tensor": 2, "data": 2},
-        "checkpoint": {"interval_steps": 100},
-        "anomalies": {"replica_check_interval_steps": 2},
-        "faults": [{"kind": "corrupt_weights", "step": 4, "rank": 3}],
+        "checkpoint": {"interval_steps": 2, "wait_for_commit": False},
+        "anomalies": {"replica_check_interval_steps": 3},
+        "faults": [{"kind": "corrupt_weights", "step": 3, "rank": 3}],
     }
-    job = run_training_job(new_run(), 1, sections)
+    run = new_run()
+    job = run_training_job(run, 1, sections)
     assert job.exit_code == 1, job.explain()
+    # Its save was still under way: what the next attempt goes back to.
+    assert [checkpoint.step for checkpoint in run.committed_checkpoints()] == [2]
     (found,) = anomalies_of(job)
-    assert (found.rank, found.onset_step, found.step) == (None, 3, 4)
+    assert (found.rank, found.onset_step, found.step) == (None, 3, 3)
     assert f"rank 1 on {NODE} and rank 3 on {NODE} differ" in found.message
     assert "AnomalyError" in job.log(0)
 
