@@ -86,6 +86,8 @@ class CommitMarker(Record):
     """tensor, pipeline and data sizes at the save, and distributed_optimizer as 0 or 1."""
     precision: str = ""
     """bf16 or fp32: what the optimizer's state was kept for."""
+    save_id: str = ""
+    """Names the save that wrote it."""
     storage: str | None = None
     """URL of the folder that holds the files; None: the marker's own folder."""
     committed_at: float

@@ -51,6 +51,7 @@ def train_attempt(run: RunDir, attempt: AttemptDir) -> int:
         marker,
         token=new_token(attempt, world),
         full_disk=faults.fills_disk,
+        stored_step=resumption.step if resumption.is_in_storage else 0,
     )
     stop = StopRequests(run, rank=world.rank)
     trainer = Trainer(

@@ -49,6 +49,8 @@ class Resumption:
     skipped: dict[str, str] = field(default_factory=dict)
     """Folder name -> why it was passed over."""
     load_time_s: float = 0.0
+    is_in_storage: bool = False
+    """Whether a committed checkpoint has the same state."""
 
     def __str__(self) -> str:
         if self.source == "memory":
@@ -71,8 +73,11 @@ def resume(
     started = time.monotonic()
     in_memory = newest_common_step(run, buffers, world)
     skipped: dict[str, str] = {}
+    is_in_storage = False
     for checkpoint in _from_rank_0(_candidates(run) if world.is_main else None, world):
         if in_memory is not None and checkpoint.step <= in_memory:
+            same_step = checkpoint.step == in_memory
+            is_in_storage = same_step and _usable_marker(run, checkpoint, world)[0] is not None
             break
         marker, problem = _usable_marker(run, checkpoint, world)
         if marker is not None:
@@ -81,14 +86,22 @@ def resume(
             problem = _load(checkpoint, marker, state, expected, world)
         if not problem:
             load_time_s = time.monotonic() - started
-            return Resumption("storage", state.step, checkpoint, marker, skipped, load_time_s)
+            return Resumption(
+                "storage", state.step, checkpoint, marker, skipped, load_time_s, is_in_storage=True
+            )
         logger.warning("checkpoint %s was passed over: %s", checkpoint.path.name, problem)
         skipped[checkpoint.path.name] = problem
     if in_memory is None:
         return Resumption(skipped=skipped)
     load_from_memory(state, buffers, chunks, in_memory)
     load_time_s = time.monotonic() - started
-    return Resumption("memory", in_memory, skipped=skipped, load_time_s=load_time_s)
+    return Resumption(
+        "memory",
+        in_memory,
+        skipped=skipped,
+        load_time_s=load_time_s,
+        is_in_storage=is_in_storage,
+    )
 
 
 def _usable_marker(

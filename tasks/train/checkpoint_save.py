@@ -67,7 +67,9 @@ class Checkpointer:
         *,
         token: str,
         full_disk: FullDisk,
+        stored_step: int = 0,
     ) -> None:
+        """`stored_step`: the step that was loaded, if storage has it."""
         self._config = config
         self._settings = config.checkpoint
         self._run = run
@@ -77,6 +79,7 @@ class Checkpointer:
         self._marker = marker
         self._token = token
         self._full_disk = full_disk
+        self._stored_step = stored_step
         self._layout_name = buffers.layout.fingerprint()
         self._copier = make_copier(world.device)
         self._copying: _Copying | None = None
@@ -124,7 +127,10 @@ class Checkpointer:
         return self._event("begun", time.monotonic() - started, for_storage)
 
     def save_loaded(self) -> None:
-        """Save the snapshot that training was just restarted from: storage does not have it yet."""
+        """Save the snapshot that training was just restarted from, if storage does not have it."""
+        step = self._state.step
+        if step == self._stored_step or not self.is_due_in_storage(step):
+            return
         buffer = self._buffers.snapshots()[self._state.step]
         self._writer.save(self._request(buffer))
 
@@ -194,6 +200,8 @@ class Checkpointer:
             events += self.poll()
 
     def _is_committed_on_rank_0(self) -> bool:
+        if self._state.step == self._stored_step:
+            return True
         answer = [self._run.checkpoint(self._state.step).marker() if self._world.is_main else None]
         dist.broadcast_object_list(answer, src=0, group=self._world.control)
         marker = answer[0]

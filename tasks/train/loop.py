@@ -90,7 +90,7 @@ class Trainer:
     def run(self, resumption: Resumption, num_parameters: int) -> int:
         """Train to the last step, or until asked to stop; returns the exit code."""
         self._report.start(resumption, num_parameters)
-        if resumption.source == "memory" and self._checkpointer.is_due_in_storage(resumption.step):
+        if resumption.source == "memory":
             self._checkpointer.save_loaded()
         state, train = self._state, self._config.train
         batches = MicroBatches(

@@ -53,8 +53,6 @@ class WriterProcess:
     """What the writer needs to know once: rank, ranks, buffers, table of chunks."""
     save_timeout_s: float
     save_attempts: int
-    inherited: tuple[int, ...] = ()
-    """Descriptors that the writer must have too."""
     _process: subprocess.Popen[bytes] | None = None
     _received: bytearray = field(default_factory=bytearray)
     _unsent: bytearray = field(default_factory=bytearray)
@@ -68,7 +66,6 @@ class WriterProcess:
             [sys.executable, "-m", "tasks.train.writer"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=self.inherited,
             bufsize=0,
         )
         for pipe in (self._process.stdin, self._process.stdout):
