@@ -37,7 +37,7 @@ def config_of(folder: Path, *, train: dict[str, Any], **changes: Any) -> RunConf
     config = tiny_config(
         folder,
         train={"steps": 70, "validation_interval_steps": 1000, **train},
-        checkpoint={"interval_steps": 10, "memory": "off", "wait_for_commit": True},
+        checkpoint={"interval_steps": 10, "memory": "on", "wait_for_commit": True},
         anomalies={"spike_window_steps": 16, "spike_patience_steps": 4},
         **changes,
     )
