@@ -30,6 +30,7 @@ from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cli_bench import bench
+from flows.cli_chaos import chaos
 from flows.cli_plan import plan
 from flows.locks import check_free
 from infra import interrupt
@@ -50,6 +51,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(plan, name="plan")
+app.command()(chaos)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML config file.")]
 Overrides = Annotated[

@@ -13,6 +13,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from configs.errors import OverlandError
@@ -25,23 +26,34 @@ START_LIMIT_S = 180.0
 def use_prefect_server() -> None:
     """Have a Prefect server for the rest of this process: the configured one, or a temporary one.
 
-    A temporary one is ended by `atexit`, after Prefect has sent what it still had to say.
+    A temporary one is ended after Prefect has sent what it still had to say.
     """
     from prefect.context import refresh_global_settings_context
     from prefect.settings import PREFECT_API_URL
 
     if PREFECT_API_URL.value():
         return
+    _, url = start_prefect_server()
+    os.environ["PREFECT_API_URL"] = url
+    refresh_global_settings_context()
+
+
+def start_prefect_server(
+    environment: Mapping[str, str] = os.environ,
+) -> tuple[subprocess.Popen[bytes], str]:
+    """A server that dies with this process, and its address; it is up when this returns.
+
+    `atexit` ends it. `environment` says where it keeps its database (PREFECT_HOME).
+    """
     port = _free_port()
-    server = _start(port)
+    server = _start(port, environment)
     atexit.register(stop, server)
     if not wait_until_up(server, f"http://127.0.0.1:{port}/api/health", START_LIMIT_S):
         raise OverlandError(
             "Prefect's temporary server did not start: `prefect server start` shows why, or point "
             "PREFECT_API_URL at a server"
         )
-    os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
-    refresh_global_settings_context()
+    return server, f"http://127.0.0.1:{port}/api"
 
 
 def _free_port() -> int:
@@ -50,7 +62,7 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _start(port: int) -> subprocess.Popen[bytes]:
+def _start(port: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The server as Prefect starts its own temporary one: no pages, no background services."""
     server = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
     return subprocess.Popen(
@@ -61,6 +73,6 @@ def _start(port: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        env=os.environ | {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"},
+        env={**environment, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1"},
         start_new_session=True,
     )

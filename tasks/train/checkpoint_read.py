@@ -43,6 +43,12 @@ class CheckpointReader:
         self._index = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._index, is_coordinator=True)
 
+    @property
+    def names(self) -> list[str]:
+        """All tensors, by name, in order."""
+        entries = self._index.state_dict_metadata.items()
+        return sorted(n for n, kind in entries if isinstance(kind, TensorStorageMetadata))
+
     def shape(self, name: str) -> tuple[int, ...]:
         """Global shape of a tensor; of a layer's, the number of layers comes first."""
         return tuple(self._entry(name).size)

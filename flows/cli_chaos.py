@@ -1,0 +1,33 @@
+"""`overland chaos`: whether training survives what can happen to its processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from configs.errors import EXIT_RUN_FAILED
+
+Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
+
+
+def chaos(
+    runs: Annotated[int, typer.Option(help="Trials, each a small training run.")] = 30,
+    seed: Annotated[int, typer.Option(help="All that is random follows from it.")] = 0,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="An empty folder for the trials. [default: a temporary one]"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Kill and stop processes of small training runs at random moments, and compare the results."""
+    from flows.chaos import run_chaos
+    from flows.show.chaos import print_chaos
+
+    report = run_chaos(
+        trials=runs, seed=seed, folder=folder, say=lambda text: typer.echo(text, err=True)
+    )
+    print_chaos(report, json=json)
+    if report["failed"]:
+        raise typer.Exit(EXIT_RUN_FAILED)
