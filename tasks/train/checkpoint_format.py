@@ -49,6 +49,8 @@ class Saving(Record):
     """The save that owns a checkpoint folder now."""
 
     save_id: str
+    storage: str | None = None
+    """URL of the folder for the tensors, which would be found by nobody if the save were killed."""
 
 
 class WrittenChunk(Record):

@@ -48,6 +48,7 @@ from tasks.train.checkpoint_format import (
     part_file,
     tensor_file,
 )
+from tasks.train.removal import set_aside
 from tasks.train.storage import open_storage
 from tasks.train.storage_base import Storage
 
@@ -58,17 +59,20 @@ StillWanted = Callable[[], None]
 """Raises CheckpointError when the save was called off."""
 
 
-def open_folder(folder: Path, save_id: str) -> None:
+def open_folder(folder: Path, save_id: str, storage: str | None) -> None:
     """Rank 0: make the folder this save's own. What an unusable checkpoint has left is moved aside."""
     if _is_open(folder, save_id):
         return
+    if (folder / SAVING_FILE).exists():
+        set_aside(folder)  # of a save that was killed; it may have left files in storage
     if folder.exists():
         aside = replaced_folder(folder)
-        shutil.rmtree(aside, ignore_errors=True)
+        if aside.exists():
+            set_aside(aside)
         folder.rename(aside)
     folder.mkdir(parents=True)
     sync_directory(folder.parent)
-    write_record(folder / SAVING_FILE, Saving(save_id=save_id))
+    write_record(folder / SAVING_FILE, Saving(save_id=save_id, storage=storage))
 
 
 def await_folder(folder: Path, save_id: str, timeout_s: float, still_wanted: StillWanted) -> None:
@@ -95,6 +99,12 @@ def write_part(
                 chunks.append(_write_chunk(stream, row, memory))
     record = FileRecord(size_bytes=stream.size_bytes, sha256=stream.sha256)
     return Part(save_id=request.save_id, rank=rank, file=name, record=record, chunks=chunks)
+
+
+def committed(request: SaveRequest) -> CommitMarker | None:
+    """The marker, if this save was committed by a writer that died before it could say so."""
+    marker = read_record(Path(request.folder) / COMMIT_MARKER_NAME, CommitMarker)
+    return marker if marker is not None and marker.save_id == request.save_id else None
 
 
 def await_parts(
@@ -142,6 +152,7 @@ def commit(request: SaveRequest, parts: list[Part]) -> CommitMarker:
     marker = request.marker.model_copy(
         update={
             "files": files,
+            "save_id": request.save_id,
             "storage": request.storage,
             "committed_at": now,
             "duration_s": max(now - request.begun_at, 0.0),
@@ -263,7 +274,8 @@ def _tidy(folder: Path, ranks: int) -> None:
     for torn in folder.glob(".*.tmp"):  # by a writer that was killed
         torn.unlink()
     (folder / SAVING_FILE).unlink(missing_ok=True)
-    shutil.rmtree(replaced_folder(folder), ignore_errors=True)
+    if replaced_folder(folder).exists():
+        set_aside(replaced_folder(folder))
 
 
 def discard(request: SaveRequest) -> None:

@@ -4,8 +4,9 @@
     checkpoints/.removed/step_00000200-1a2b/    renamed: nobody finds it any more
                                                 then its files in storage go, then these, the marker last
 
-A folder that is found below `.removed` is one that was not finished; the next call does that. Nothing
-that somebody reads is removed (:mod:`tasks.train.in_use`); it is tried again after the next commit.
+A folder that is found below `.removed` is one that was not finished; the next call does that. What a
+killed save has left goes the same way, since it too may have files in storage. Nothing that somebody
+reads is removed (:mod:`tasks.train.in_use`); it is tried again after the next commit.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from configs.events import AnomalyEvent, CheckpointEvent, Event, StartEvent, eve
 from configs.files import file_lock, sync_directory
 from configs.lineage import lineage_of
 from configs.records import CommitMarker
-from configs.rundir import COMMIT_MARKER_NAME, AttemptDir, RunDir, read_record
+from configs.rundir import COMMIT_MARKER_NAME, AttemptDir, RunDir, read_record, step_of_folder
 from configs.schema import RunConfig
+from tasks.train.checkpoint_format import SAVING_FILE, Saving
 from tasks.train.in_use import removable
 from tasks.train.patience import BRIEF
 from tasks.train.retention import Decision, Facts, Rules, keep, rules_of
@@ -62,14 +64,16 @@ def remove_unneeded_checkpoints(config: RunConfig) -> None:
 
 def _apply(run: RunDir, config: RunConfig, step: int | None) -> list[int]:
     remove_unused(run)
-    _finish_removals(run)
-    rules, markers = rules_of(config), _markers(run)
     if step is None:
         step = _position(run)
+    if step is not None:
+        _set_aside_killed_saves(run, step)
+    _finish_removals(run)
+    rules, markers = rules_of(config), _markers(run)
     if rules is None or step is None:
         return []
     decision = keep(markers, rules, gather(run, config, rules, markers, step))
-    gone = [old for old in decision.removed if _set_aside(run, old, decision)]
+    gone = [old for old in decision.removed if _take_away(run, old, decision)]
     _finish_removals(run)
     return gone
 
@@ -159,24 +163,40 @@ def _rare_events(attempt: AttemptDir) -> Iterator[Event]:
                 continue
 
 
-def _set_aside(run: RunDir, step: int, decision: Decision) -> bool:
+def _take_away(run: RunDir, step: int, decision: Decision) -> bool:
     """Take the checkpoint out of everybody's sight, unless somebody reads it."""
     checkpoint = run.checkpoint(step)
-    aside = run.checkpoints_dir / REMOVED / f"{checkpoint.path.name}-{uuid.uuid4().hex[:8]}"
     with removable(checkpoint) as free:
         if not free:
             logger.info("checkpoint of step %d is in use, and stays for now", step)
             return False
         try:
-            aside.parent.mkdir(exist_ok=True)
-            checkpoint.path.rename(aside)
-            sync_directory(run.checkpoints_dir)
+            set_aside(checkpoint.path)
         except OSError as error:
             logger.warning("checkpoint of step %d could not be removed: %s", step, error)
             return False
     kept = "; ".join(f"{old} ({', '.join(why)})" for old, why in decision.kept.items())
     logger.info("checkpoint of step %d goes: %s; kept: %s", step, decision.removed[step], kept)
     return True
+
+
+def set_aside(folder: Path) -> None:
+    """Have a folder below checkpoints/ removed by the next call of `apply`, with its files in storage."""
+    aside = folder.parent / REMOVED / f"{folder.name}-{uuid.uuid4().hex[:8]}"
+    aside.parent.mkdir(exist_ok=True)
+    folder.rename(aside)
+    sync_directory(folder.parent)
+
+
+def _set_aside_killed_saves(run: RunDir, step: int) -> None:
+    """What saves of earlier steps have begun and, killed or refused, have not committed."""
+    for folder in run.checkpoints_dir.iterdir():
+        old = step_of_folder(folder)
+        if old is None or old >= step or (folder / COMMIT_MARKER_NAME).exists():
+            continue
+        if (folder / SAVING_FILE).exists():
+            logger.info("%s was never committed, and goes", folder)
+            set_aside(folder)
 
 
 def _finish_removals(run: RunDir) -> None:
@@ -190,22 +210,33 @@ def _finish_removals(run: RunDir) -> None:
 
 
 def _remove(run: RunDir, folder: Path) -> None:
-    """Its files in storage, which only its marker knows; then the folder, the marker last."""
-    marker_path = folder / COMMIT_MARKER_NAME
-    marker = read_record(marker_path, CommitMarker)
-    if marker is not None and marker.storage is not None and not _is_used(run, marker):
-        storage = open_storage(marker.storage, folder, BRIEF)
+    """Its files in storage, whose place only its records know; then the folder, these records last."""
+    url = _url_of(folder)
+    if url is not None and url not in _urls_in_use(run):
+        storage = open_storage(url, folder, BRIEF)
         storage.remove(COMMIT_MARKER_NAME)  # a copy; half a checkpoint must not look whole there
         storage.remove_all()
+    records = [folder / COMMIT_MARKER_NAME, folder / SAVING_FILE]
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path != marker_path:
+        elif path not in records:
             path.unlink()
-    marker_path.unlink(missing_ok=True)
+    for path in records:
+        path.unlink(missing_ok=True)
     folder.rmdir()
 
 
-def _is_used(run: RunDir, marker: CommitMarker) -> bool:
-    """Whether another checkpoint is kept at the same place: one that somebody has copied."""
-    return any(other.storage == marker.storage for other in _markers(run).values())
+def _url_of(folder: Path) -> str | None:
+    """Where the folder's checkpoint, or what there is of it, is stored."""
+    marker = read_record(folder / COMMIT_MARKER_NAME, CommitMarker)
+    if marker is not None:
+        return marker.storage
+    saving = read_record(folder / SAVING_FILE, Saving)
+    return saving.storage if saving else None
+
+
+def _urls_in_use(run: RunDir) -> set[str | None]:
+    """Places of the checkpoints that stay, and of the saves that are under way."""
+    folders = run.checkpoints_dir.iterdir()
+    return {_url_of(folder) for folder in folders if step_of_folder(folder) is not None}

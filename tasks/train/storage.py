@@ -68,11 +68,12 @@ def check_access(url: str | None) -> None:
     """
     if url is None:
         return
-    shown = without_credentials(url)
+    shown, name = without_credentials(url), f"overland-probe-{uuid.uuid4().hex}"
     try:
-        within(PROBE_LIMIT_S, lambda: _probe(url))
+        within(PROBE_LIMIT_S, lambda: _probe(url, name))
     except CheckpointError as error:
-        raise ConfigError(f"checkpoint.storage: {error}") from error
+        told = str(error).replace(f"/{name}", "")  # it means nothing to a person
+        raise ConfigError(f"checkpoint.storage: {told}") from error
     except TimeoutError as error:
         raise ConfigError(
             f"checkpoint.storage: {shown} did not answer within {PROBE_LIMIT_S:.0f} s: check the "
@@ -80,9 +81,8 @@ def check_access(url: str | None) -> None:
         ) from error
 
 
-def _probe(url: str) -> None:
-    storage = open_storage(url, Path(), PROBE)
-    name, content = f"overland-probe-{uuid.uuid4().hex}", b"written to see whether it can be"
+def _probe(url: str, name: str) -> None:
+    storage, content = open_storage(url, Path(), PROBE), b"written to see whether it can be"
     with storage.write(name) as file:
         file.write(content)
     found = storage.read_bytes(name)

@@ -62,6 +62,11 @@ class Writer:
     def save(self, request: SaveRequest) -> None:
         """Write this rank's part; rank 0 then commits."""
         started = time.monotonic()
+        if (marker := persist.committed(request)) is not None:
+            _report("written", request, started)
+            if self._rank == 0:
+                _report("committed", request, started, size_bytes=marker.size_bytes)
+            return
         part = self._write(request)
         self._leave(part, Path(request.folder))
         _report("failed" if part.error else "written", request, started, error=part.error)
@@ -95,7 +100,7 @@ class Writer:
     def _write_once(self, request: SaveRequest) -> Part:
         folder = Path(request.folder)
         if self._rank == 0:
-            persist.open_folder(folder, request.save_id)
+            persist.open_folder(folder, request.save_id, request.storage)
         else:
             limit_s = request.parts_timeout_s
             persist.await_folder(folder, request.save_id, limit_s, self._check(request))

@@ -6,7 +6,7 @@
 
 Faults: `503` answers so; `hang` answers nothing until the client has gone; `truncate` sends half of the
 body under the whole one's Content-Length; `short` sends half of it as if that were all; `flip` changes
-its first byte; `reset` cuts the connection.
+its first byte; `reset` cuts the connection; `lost` does what is asked and cuts it before the answer.
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class S3Server:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
             raise ConnectionResetError
-        environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         if fault.kind == "503":
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             start_response(
                 "503 Service Unavailable",
                 [("Content-Type", "text/xml"), ("Content-Length", str(len(_SLOW_DOWN)))],
@@ -174,8 +174,12 @@ class S3Server:
     def _spoiled(
         self, fault: Fault, environ: dict[str, Any], start_response: StartResponse
     ) -> Iterable[bytes]:
+        connection: socket.socket = environ["werkzeug.socket"]
         answer: list[Any] = []
         body = b"".join(self._app(environ, lambda *given: answer.extend(given)))
+        if fault.kind == "lost":
+            connection.shutdown(socket.SHUT_RDWR)
+            raise ConnectionResetError
         status, headers = answer[0], answer[1]
         half = body[: len(body) // 2]
         # The server's own checksums must not give the fault away where a real one would not.
@@ -185,7 +189,7 @@ class S3Server:
 
             def cut() -> Iterable[bytes]:
                 yield half
-                environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
                 raise ConnectionResetError
 
             return cut()

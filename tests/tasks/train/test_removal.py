@@ -25,7 +25,9 @@ from configs.schema import RunConfig
 from tasks.train import removal
 from tasks.train.in_use import in_use, removable
 from tasks.train.patience import Patience
+from tasks.train.persist import open_folder
 from tasks.train.removal import REMOVED, apply
+from tasks.train.storage import open_storage
 
 HOLD = """
 import sys
@@ -342,6 +344,50 @@ def test_a_removal_that_was_killed_is_finished_by_the_next(run: RunDir, s3: S3Se
     apply(run, config(), 20)
     assert left_over(run) == []
     assert keys_of(s3) == {"step_00000020-001"}
+
+
+def begin_save(run: RunDir, step: int, storage: str) -> Path:
+    """What a save leaves that is killed before its commit."""
+    folder = run.checkpoint(step).path
+    open_folder(folder, "a save", storage)
+    with open_storage(storage, folder).write("__0_0.distcp") as file:
+        file.write(b"content")
+    return folder
+
+
+def test_what_a_killed_save_left_goes_once_training_is_past_it(run: RunDir, s3: S3Server) -> None:
+    begin_save(run, 10, url(10))
+    under_way = begin_save(run, 30, url(30))
+    commit(run, 20, storage=url(20))
+    assert apply(run, config(keep_last=None), 20) == []
+    assert not run.checkpoint(10).path.exists()
+    assert under_way.is_dir()
+    assert keys_of(s3) == {"step_00000020-001", "step_00000030-001"}
+
+
+def test_what_a_killed_save_left_goes_when_the_step_is_saved_again(
+    run: RunDir, s3: S3Server
+) -> None:
+    begin_save(run, 10, url(10))
+    again = f"s3://{BUCKET}/run/step_00000010-002"
+    folder = run.checkpoint(10).path
+    open_folder(folder, "another save", again)
+    assert len(left_over(run)) == 1
+    commit(run, 10, attempt=2, storage=again)
+    apply(run, config(), 10)
+    assert keys_of(s3) == {"step_00000010-002"}
+    assert left_over(run) == []
+
+
+def test_a_save_that_is_under_way_at_the_same_place_is_left_alone(
+    run: RunDir, s3: S3Server
+) -> None:
+    begin_save(run, 30, url(30))
+    folder = run.checkpoint(30).path
+    open_folder(folder, "the same attempt's next one", url(30))
+    commit(run, 20, storage=url(20))
+    apply(run, config(), 20)
+    assert keys_of(s3) == {"step_00000020-001", "step_00000030-001"}
 
 
 def test_a_place_that_another_checkpoint_uses_is_left_alone(run: RunDir, s3: S3Server) -> None:
