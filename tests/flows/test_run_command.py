@@ -112,7 +112,7 @@ def test_a_hang_is_ended_and_restarted(tmp_path: Path, undisturbed: RunDir) -> N
     config = tiny_config(
         tmp_path,
         faults=[{"kind": "hang", "step": 6, "rank": 1}],
-        recovery={"hang_timeout_s": 4, "backoff_s": 0},
+        recovery={"hang_timeout_s": 4, "min_hang_timeout_s": 2, "backoff_s": 0},
     )
     result = overland("run", config, "--json")
     assert result.returncode == 0, result.stderr
