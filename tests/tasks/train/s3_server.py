@@ -7,6 +7,7 @@
 Faults: `503` answers so; `hang` answers nothing until the client has gone; `truncate` sends half of the
 body under the whole one's Content-Length; `short` sends half of it as if that were all; `flip` changes
 its first byte; `reset` cuts the connection; `lost` does what is asked and cuts it before the answer.
+`gone` says that there is no such upload.
 """
 
 from __future__ import annotations
@@ -24,7 +25,16 @@ from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 BUCKET = "checkpoints"
-_SLOW_DOWN = b"<Error><Code>ServiceUnavailable</Code><Message>Please reduce</Message></Error>"
+_ERRORS = {
+    "503": (
+        "503 Service Unavailable",
+        b"<Error><Code>ServiceUnavailable</Code><Message>Please reduce</Message></Error>",
+    ),
+    "gone": (
+        "404 Not Found",
+        b"<Error><Code>NoSuchUpload</Code><Message>No such upload</Message></Error>",
+    ),
+}
 
 StartResponse = Callable[..., Any]
 
@@ -162,13 +172,13 @@ class S3Server:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             connection.close()
             raise ConnectionResetError
-        if fault.kind == "503":
+        if fault.kind in _ERRORS:
             environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            status, body = _ERRORS[fault.kind]
             start_response(
-                "503 Service Unavailable",
-                [("Content-Type", "text/xml"), ("Content-Length", str(len(_SLOW_DOWN)))],
+                status, [("Content-Type", "text/xml"), ("Content-Length", str(len(body)))]
             )
-            return [_SLOW_DOWN]
+            return [body]
         return self._spoiled(fault, environ, start_response)
 
     def _spoiled(
