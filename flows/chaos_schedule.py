@@ -105,14 +105,17 @@ def make_plans(
     chosen: list[tuple[Target, Signal, When, bool]] = []
     for i in range(trials):
         target, sent = pairs[i % len(pairs)]
-        when = WHENS[(i // len(pairs) + i) % len(WHENS)]
+        when = WHENS[(i // len(pairs) + i % len(pairs)) % len(WHENS)]
         chosen.append((target, sent, when, i % SECOND_STRIKE_EVERY == SECOND_STRIKE_EVERY - 1))
     random.Random(f"{seed}").shuffle(chosen)  # noqa: S311
     saves = range(interval_steps, steps + 1, interval_steps)
     plans = []
     for number, (target, sent, when, is_double) in enumerate(chosen, start=1):
         draw = random.Random(f"{seed}-{number}")  # noqa: S311
-        first = Strike(target, sent, draw.randrange(ranks), _moment(draw, when, saves))
+        # The writer of rank 0 commits; the others have nothing to do by then.
+        is_committer = target == "writer" and when == "commit"
+        rank = 0 if is_committer else draw.randrange(ranks)
+        first = Strike(target, sent, rank, _moment(draw, when, saves))
         strikes = [first, _second(draw, ranks)] if is_double else [first]
         plans.append(Plan(number, tuple(strikes)))
     return plans
