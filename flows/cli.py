@@ -31,6 +31,7 @@ from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cli_bench import bench
 from flows.cli_chaos import chaos
+from flows.cli_diagnose import diagnose
 from flows.cli_plan import plan
 from flows.locks import check_free
 from infra import interrupt
@@ -52,6 +53,7 @@ app = typer.Typer(
 app.add_typer(bench, name="bench")
 app.add_typer(plan, name="plan")
 app.command()(chaos)
+app.command()(diagnose)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML config file.")]
 Overrides = Annotated[

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from prefect import task
 from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from configs.errors import OverlandError
+from configs.errors import InputError, OverlandError
 from configs.records import AttemptRecord, Verdict
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
+from tasks.diagnose.answer import answer
 from tasks.diagnose.diagnose import diagnose_attempt
 from tasks.diagnose.verdicts import make_verdict
 
@@ -32,6 +35,18 @@ def diagnose(config: RunConfig, number: int) -> Verdict:
         _show(attempt, verdict)
     get_run_logger().info("attempt %d: %s", number, verdict.failure_class)
     return verdict
+
+
+@task(name="diagnose-logs", cache_policy=NO_CACHE)
+def diagnose_logs(path: str) -> list[dict[str, Any]]:
+    """The verdict on each input at the path: a log, or a directory of logs of any job."""
+    found = []
+    for item in answer([path]):
+        if isinstance(item, InputError):
+            raise item
+        get_run_logger().info("%s: %s", item.file, item.failure_class)
+        found.append(item.model_dump(by_alias=True))
+    return found
 
 
 def _diagnose(attempt: AttemptDir, record: AttemptRecord) -> Verdict:

@@ -1,0 +1,62 @@
+"""What `overland diagnose` prints for people: the verdict, the lines that it rests on, what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from flows.show.layout import print_facts, section
+from flows.show.words import plural
+from tasks.diagnose.answer import Diagnosis
+
+_STYLES = {"none": "bold green", "scheduler": "bold yellow", "anomaly": "bold yellow"}
+_FAILED = "bold red"
+_DID_NOT_FAIL = "NoFailure"
+
+
+def print_diagnosis(found: Diagnosis, console: Console) -> None:
+    """Print one diagnosis."""
+    style = _STYLES.get(found.category, _FAILED)
+    section(found.failure_class, console, more=_kind(found), style=style)
+    facts = [("file", found.file)]
+    if found.root_cause_line is not None:
+        facts.append((f"line {found.root_cause_line}", found.root_cause_text))
+    if found.faulty_rank is not None:
+        facts.append(("rank", str(found.faulty_rank)))
+    if found.faulty_node is not None:
+        facts.append(("node", found.faulty_node))
+    facts.append(("do", f"{found.action}. {found.mitigation}".strip()))
+    facts.append(
+        (
+            "by",
+            f"{found.method}, confidence {found.confidence:.2f}, {plural(found.lines, 'line')} read; "
+            f"id {found.case_id}",
+        )
+    )
+    print_facts(facts, console)
+    seen = [line for line in found.evidence if not _is_root(line, found)]
+    if seen:
+        console.print(Text("also", "dim"))
+    for line in seen:
+        console.print(Text(f"  {line}"), soft_wrap=True)
+
+
+def print_confirmed(case: Mapping[str, Any]) -> None:
+    """Say what was learnt."""
+    before = case["diagnosed_as"]
+    changed = "" if before == case["class"] else f" (it was diagnosed as {before})"
+    typer.echo(f"{case['id']} is {case['class']}{changed}: kept as a case")
+
+
+def _kind(found: Diagnosis) -> str:
+    if found.category == "none":
+        return "the job did not fail" if found.failure_class == _DID_NOT_FAIL else "no rule knows this"
+    return f"{found.category} failure"
+
+
+def _is_root(line: str, found: Diagnosis) -> bool:
+    return found.root_cause_text != "" and line.endswith(found.root_cause_text[:500])

@@ -1,0 +1,83 @@
+"""What a person points at -> inputs: each is one job's logs, and gets one verdict.
+
+A file is an input. A directory is one when its files are the ranks, nodes or streams of one job; a
+folder of unrelated logs is one input for each file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from configs.errors import InputError
+from configs.rundir import AttemptDir, RunDir
+from tasks.diagnose.patterns import compile_pattern
+
+STDIN = "-"
+_PART_OF_A_JOB = compile_pattern(
+    r"(?i)(?:^|[^a-z])(?:local_?)?(?:ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|"
+    r"gpu|dgx|hgx|launcher|supervisor)(?:[^a-z]|$)"
+)
+_NUMBER = compile_pattern(r"^\d+$")
+_NOT_LOGS = (".tsv", ".csv", ".md", ".json", ".jsonl", ".yaml", ".yml", ".py", ".pt", ".bin")
+
+
+@dataclass(frozen=True)
+class LogInput:
+    """The logs of one job."""
+
+    name: str
+    """As it was given."""
+    files: tuple[Path, ...] = ()
+    """Empty for standard input."""
+    attempt: AttemptDir | None = None
+    """An attempt of one of Overland's own runs: its events and records are read too."""
+
+
+def find_inputs(paths: Sequence[str]) -> list[LogInput]:
+    """The inputs behind the paths, in order; InputError for what is not there or holds no log."""
+    found: list[LogInput] = []
+    for name in paths:
+        path = Path(name).expanduser()
+        if name == STDIN:
+            found.append(LogInput(STDIN))
+        elif path.is_dir():
+            found += _of_directory(name, path)
+        elif path.exists():
+            found.append(LogInput(name, (path,)))
+        else:
+            raise InputError(f"{name} does not exist: give a log file, a directory of logs, or -")
+    return found
+
+
+def _of_directory(name: str, path: Path) -> list[LogInput]:
+    attempts = RunDir(path).attempts() if (path / "attempts").is_dir() else []
+    attempt = attempts[-1] if attempts else _attempt_at(path)
+    if attempt is not None and attempt.record() is not None:
+        return [LogInput(name, (), attempt)]
+    files = sorted(p for p in path.rglob("*") if p.is_file() and _may_be_log(p, path))
+    if not files:
+        raise InputError(f"{name} holds no log: the directory has no file to read")
+    stems = {p.name.partition(".")[0] for p in files}
+    if len(stems) == 1 or all(_is_part_of_a_job(p, path) for p in files):
+        return [LogInput(name, tuple(files))]
+    return [LogInput(str(p), (p,)) for p in files]
+
+
+def _attempt_at(path: Path) -> AttemptDir | None:
+    return AttemptDir(path) if (path / "attempt.json").is_file() else None
+
+
+def _may_be_log(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not hidden and not path.name.lower().endswith(_NOT_LOGS)
+
+
+def _is_part_of_a_job(path: Path, folder: Path) -> bool:
+    """Whether the name speaks of a part: rank_3.log, node7/err, 0/stderr.log, slurm-12-3.out."""
+    parts = path.relative_to(folder).parts
+    if len(parts) > 1:
+        return True
+    stem = parts[-1].partition(".")[0]
+    return _NUMBER.match(stem) is not None or _PART_OF_A_JOB.search(stem) is not None
