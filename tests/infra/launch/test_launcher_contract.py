@@ -16,6 +16,7 @@ import pytest
 from job_helpers import is_running, log_text, python_job, wait_for_end, wait_for_pids, wait_until
 
 from configs.errors import LaunchError
+from configs.stacks import RankStack
 from infra.launch.base import JobHandle, JobSpec, JobState, Launcher
 
 # Leaves a file named by its pid in the folder of the first argument, then sleeps.
@@ -336,6 +337,21 @@ def test_distributed_job(launcher: Launcher, tmp_path: Path) -> None:
     assert (status.state, status.exit_code) == (JobState.COMPLETED, 0), text
     lines = [line for line in text.splitlines() if line.startswith("rank")]
     assert sorted(lines) == ["rank 0 of 2 local 0", "rank 1 of 2 local 1"]
+
+
+@pytest.mark.slow
+def test_ranks_are_looked_at_without_being_stopped(launcher: Launcher, tmp_path: Path) -> None:
+    handle = launcher.submit(distributed_job(tmp_path, "wait"))
+    pids = wait_for_pids(tmp_path / "pids", 2)
+    paths = launcher.stacks(handle, timeout_s=60.0)
+    stacks = [RankStack.model_validate_json(path.read_bytes()) for path in paths]
+    assert [stack.rank for stack in stacks] == [0, 1]
+    assert {stack.pid for stack in stacks} == set(pids)
+    assert {stack.node for stack in stacks} <= set(launcher.nodes())
+    assert all(stack.frames or stack.error for stack in stacks)
+    assert all(is_running(pid) for pid in pids)
+    launcher.cancel(handle, grace_s=0.0)
+    assert launcher.stacks(handle, timeout_s=60.0) == []
 
 
 @pytest.mark.slow
