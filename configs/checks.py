@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from configs.checkpoint_checks import check_checkpoints, check_snapshot_memory
+from configs.diagnose_checks import check_diagnose
 from configs.errors import ConfigError
 from configs.fault_checks import check_faults
 from configs.memory import GIB, MemoryEstimate, estimate_memory
@@ -34,6 +35,7 @@ def check_config(config: RunConfig) -> None:
         *_check_schedule(config),
         *check_checkpoints(config),
         *check_faults(config),
+        *check_diagnose(config.diagnose),
         *_check_evaluate(config),
         *_check_tracking(config),
     ]

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from configs.schema import RunConfig, Section
+from configs.schema import RunConfig
+from configs.sections import Section
 
 _LEAST_SIMILARITY = 0.6
 _SAME_SECTION_BONUS = 0.1

@@ -10,19 +10,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(gt=0, lt=1)]
-
-
-class Section(BaseModel):
-    """A part of the config: unknown keys are refused, values do not change after loading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+from configs.diagnose_schema import DiagnoseConfig
+from configs.sections import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+)
 
 
 class PackageSource(Section):
@@ -301,6 +299,7 @@ class RunConfig(Section):
     checkpoint: CheckpointConfig = CheckpointConfig()
     anomalies: AnomalyConfig = AnomalyConfig()
     faults: list[FaultConfig] = []
+    diagnose: DiagnoseConfig = DiagnoseConfig()
     recovery: RecoveryConfig = RecoveryConfig()
     evaluate: EvaluateConfig = EvaluateConfig()
     tracking: TrackingConfig = TrackingConfig()

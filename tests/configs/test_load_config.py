@@ -288,7 +288,7 @@ def test_all_that_is_wrong_is_said_a_line_each(write: Write) -> None:
         ("train.steps=abc", ": train.steps must be a whole number, not 'abc'"),
         ("steps=5", ": unknown key steps: did you mean train.steps?"),
         ("optim.lr=5", ": unknown key optim: there are name, run_dir, seed, data, model, parallel, "
-         "train, checkpoint, anomalies, faults, recovery, evaluate, tracking, launcher"),
+         "train, checkpoint, anomalies, faults, diagnose, recovery, evaluate, tracking, launcher"),
         ("train.steps.x=5", ": train.steps is a value, not a section: give train.steps=..."),
         ("faults.0.step=5", ": faults is a list: give it whole, like faults=[...]"),
         ("name=[a", ": the value is not valid YAML: line 1, column 3: while parsing a flow sequence, "
