@@ -206,7 +206,7 @@ def _earlier(plan: Plan) -> Plan:
     moment = first.moment
     step = max(moment.step // 2 // INTERVAL_STEPS, 1) * INTERVAL_STEPS if moment.step else 0
     moment = replace(moment, fraction=moment.fraction * 0.8, step=step)
-    return Plan(plan.number, (replace(first, moment=moment), *others))
+    return replace(plan, strikes=(replace(first, moment=moment), *others))
 
 
 def _sentence(found: dict[str, Any], course: Course) -> str:

@@ -20,6 +20,8 @@ SIGNALS: tuple[Signal, ...] = ("SIGKILL", "SIGSTOP")
 WHENS: tuple[When, ...] = ("any", "save", "commit")
 SECOND_STRIKE_EVERY = 5
 """One trial in so many is struck twice."""
+STORAGE_ONLY_EVERY = 4
+"""One trial in so many keeps no snapshots that outlive a process, so that it restarts from storage."""
 _NO_STEP = 0
 
 
@@ -66,6 +68,8 @@ class Plan:
 
     number: int
     strikes: tuple[Strike, ...]
+    keeps_memory: bool = True
+    """Whether snapshots outlive their process (checkpoint.memory)."""
 
 
 @dataclass(frozen=True)
@@ -102,22 +106,25 @@ def make_plans(
 ) -> list[Plan]:
     """The plans of all trials."""
     pairs = list(product(TARGETS, SIGNALS))
-    chosen: list[tuple[Target, Signal, When, bool]] = []
+    chosen: list[tuple[Target, Signal, When, bool, bool]] = []
     for i in range(trials):
         target, sent = pairs[i % len(pairs)]
         when = WHENS[(i // len(pairs) + i % len(pairs)) % len(WHENS)]
-        chosen.append((target, sent, when, i % SECOND_STRIKE_EVERY == SECOND_STRIKE_EVERY - 1))
+        is_double = i % SECOND_STRIKE_EVERY == SECOND_STRIKE_EVERY - 1
+        # Shifted with each round, so that it does not meet the same pairs again.
+        keeps_memory = (i + i // len(pairs)) % STORAGE_ONLY_EVERY != 0
+        chosen.append((target, sent, when, is_double, keeps_memory))
     random.Random(f"{seed}").shuffle(chosen)  # noqa: S311
     saves = range(interval_steps, steps + 1, interval_steps)
     plans = []
-    for number, (target, sent, when, is_double) in enumerate(chosen, start=1):
+    for number, (target, sent, when, is_double, keeps_memory) in enumerate(chosen, start=1):
         draw = random.Random(f"{seed}-{number}")  # noqa: S311
         # The writer of rank 0 commits; the others have nothing to do by then.
         is_committer = target == "writer" and when == "commit"
         rank = 0 if is_committer else draw.randrange(ranks)
         first = Strike(target, sent, rank, _moment(draw, when, saves))
         strikes = [first, _second(draw, ranks)] if is_double else [first]
-        plans.append(Plan(number, tuple(strikes)))
+        plans.append(Plan(number, tuple(strikes), keeps_memory))
     return plans
 
 

@@ -113,11 +113,11 @@ def override(run_dir: Path) -> str:
     return f"run_dir={json.dumps(str(run_dir))}"
 
 
-def flow_command(stage: str, config_path: Path, run_dir: Path) -> list[str]:
+def flow_command(stage: str, config_path: Path, run_dir: Path, *overrides: str) -> list[str]:
     """The real command, on a leash: it does not outlive this process."""
     return [
         *(sys.executable, str(Path(leash.__file__).resolve()), "-m", "flows.cli"),
-        *(stage, str(config_path), override(run_dir)),
+        *(stage, str(config_path), override(run_dir), *overrides),
     ]
 
 

@@ -120,9 +120,9 @@ def run_trial(
     striker = Striker(
         run, plan.strikes, timeline, ranks=RANKS, interval_steps=INTERVAL_STEPS
     )  # fmt: skip
-    operator = Operator(
-        flow_command("pretrain", config_path, run.path), environment, run.path / "operator.log"
-    )
+    memory = () if plan.keeps_memory else ("checkpoint.memory=off",)
+    command = flow_command("pretrain", config_path, run.path, *memory)
+    operator = Operator(command, environment, run.path / "operator.log")
     started = time.monotonic()
     exit_code: int | None = None
     operator.start()
@@ -161,6 +161,7 @@ def judge(run: RunDir, plan: Plan, course: Course, reference: Outcome) -> dict[s
     verdicts = [(attempt.verdict(), attempt.record()) for attempt in attempts]
     return {
         "number": plan.number,
+        "keeps_memory": plan.keeps_memory,
         "planned": [str(strike) for strike in plan.strikes],
         "strikes": [_struck_json(struck) for struck in course.struck],
         "identical": not problems,
