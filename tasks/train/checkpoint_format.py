@@ -106,9 +106,10 @@ class SaveRequest(Record):
 class WriterReport(Record):
     """What a writer process answers."""
 
-    kind: Literal["written", "failed", "committed", "not_committed"]
-    """written, failed: this rank's part. committed, not_committed: rank 0's, of the whole."""
-    save_id: str
+    kind: Literal["ready", "written", "failed", "committed", "not_committed"]
+    """ready: it has started. written, failed: this rank's part. committed, not_committed: rank 0's,
+    of the whole."""
+    save_id: str = ""
     size_bytes: int = 0
     duration_s: float = 0.0
     error: str = ""

@@ -114,7 +114,7 @@ def _usable_marker(
     if marker is None:
         return None, "it was never committed"
     if lineage_of(run).is_void(attempt=marker.attempt, step=marker.step):
-        return None, "it was made on the way into a loss spike"
+        return None, "a rollback has made it void"
     return marker, ""
 
 

@@ -155,6 +155,7 @@ def main() -> int:
     writer = Writer(json.loads(sys.stdin.readline()))
     requests: queue.Queue[SaveRequest] = queue.Queue()
     threading.Thread(target=_listen, args=(writer, requests), daemon=True).start()
+    _answer(WriterReport(kind="ready"))
     while True:
         writer.save(requests.get())
 
@@ -187,13 +188,18 @@ def _map(path: str, size_bytes: int) -> memoryview:
 def _report(
     kind: Any, request: SaveRequest, started: float, *, size_bytes: int = 0, error: str = ""
 ) -> None:
-    report = WriterReport(
-        kind=kind,
-        save_id=request.save_id,
-        size_bytes=size_bytes,
-        duration_s=time.monotonic() - started,
-        error=error,
+    _answer(
+        WriterReport(
+            kind=kind,
+            save_id=request.save_id,
+            size_bytes=size_bytes,
+            duration_s=time.monotonic() - started,
+            error=error,
+        )
     )
+
+
+def _answer(report: WriterReport) -> None:
     sys.stdout.write(report.model_dump_json() + "\n")
     sys.stdout.flush()
 

@@ -21,6 +21,8 @@ from tasks.train.checkpoint_format import SaveRequest, WriterReport
 logger = logging.getLogger(__name__)
 
 _PIPE_BYTES = 1 << 16
+_START_TIMEOUT_S = 30.0
+"""Imports take seconds, on a busy node more."""
 
 
 @dataclass
@@ -57,6 +59,8 @@ class WriterProcess:
     _received: bytearray = field(default_factory=bytearray)
     _unsent: bytearray = field(default_factory=bytearray)
     """What the pipe had no room for: a writer that does not read must not hold up its rank."""
+    _start_deadline: float = 0.0
+    """When a writer that has not said that it is ready is late; 0 once it has."""
     _killed: list[subprocess.Popen[bytes]] = field(default_factory=list)
     _pending: list[_Pending] = field(default_factory=list)
 
@@ -73,6 +77,7 @@ class WriterProcess:
             os.set_blocking(pipe.fileno(), False)
         self._received.clear()
         self._unsent.clear()
+        self._start_deadline = time.monotonic() + max(_START_TIMEOUT_S, self.save_timeout_s)
         self._send(self.setup)
 
     def save(self, request: SaveRequest) -> None:
@@ -117,6 +122,8 @@ class WriterProcess:
         self._process = None
 
     def _hear(self, report: WriterReport) -> SaveEnd | None:
+        if report.kind == "ready":
+            self._begin_to_count()
         pending = next((p for p in self._pending if p.request.save_id == report.save_id), None)
         if pending is None:
             return None
@@ -142,12 +149,21 @@ class WriterProcess:
         """When the save that is asked for now is late: those before it come first."""
         return time.monotonic() + self.save_timeout_s * (1 + len(self._pending))
 
+    def _begin_to_count(self) -> None:
+        """The writer has started: what waits for it is in time from now on."""
+        self._start_deadline = 0.0
+        for place, pending in enumerate(self._pending, start=1):
+            pending.deadline = time.monotonic() + self.save_timeout_s * place
+
     def _problem(self) -> str:
         """What is wrong with the writer; empty when nothing is."""
         if self._process is None:
             return "the writer process could not be started"
         if (code := self._process.poll()) is not None:
             return f"the writer process ended with code {code}"
+        if self._start_deadline:
+            late = time.monotonic() > self._start_deadline
+            return "the writer process does not start" if late else ""
         if time.monotonic() > self._pending[0].deadline:
             return f"not written within checkpoint.save_timeout_s = {self.save_timeout_s:g} s"
         return ""

@@ -1,21 +1,19 @@
-"""Parts of training that need no job: sizes, schedule, FLOPs, faults, time limits."""
+"""Parts of training that need no job: sizes, schedule, FLOPs, faults."""
 
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from configs.errors import CheckpointError, ConfigError
+from configs.errors import ConfigError
 from configs.events import EndEvent
 from configs.files import read_json_lines
 from configs.schema import FaultConfig, ModelConfig, TrainConfig
 from configs.shapes import count_parameters, padded_vocab_size
-from tasks.train.checkpoint_save import within_time_limit
 from tasks.train.distributed import compute_threads, resolve_dtype
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
@@ -191,35 +189,9 @@ def test_exceptions_strike_by_name(tmp_path: Path, name: str, exception: type[Ex
         faults.before_step(1)
 
 
-def test_a_disk_that_is_full_refuses_the_write(tmp_path: Path) -> None:
+def test_a_full_disk_strikes_the_save_of_its_step_alone(tmp_path: Path) -> None:
     fault = FaultConfig(kind="full_disk", step=3)
-    faults = Faults([fault], attempt=1, rank=0, events=EventLog(tmp_path / "events.jsonl"))
-    target = tmp_path / "__0_0.distcp"
-    faults.before_write(2, target)
-    target.write_bytes(b"weights")
-    target.unlink()
-    faults.before_write(3, target)
-    with pytest.raises(OSError, match="No space left on device"):
-        target.write_bytes(b"weights")
-
-
-def test_a_stuck_write_is_given_up(tmp_path: Path) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-
-    def write() -> None:
-        with pipe.open("wb"):  # blocks until somebody reads
-            pass
-
-    started = time.monotonic()
-    with pytest.raises(CheckpointError, match=r"within checkpoint\.save_timeout_s = 0\.2 s"):
-        within_time_limit(write, 0.2)
-    assert time.monotonic() - started < 10
-    with pipe.open("rb"):
-        pass  # lets the abandoned thread go
-
-
-def test_work_within_its_limit_returns_or_raises() -> None:
-    assert within_time_limit(lambda: 42, 10.0) == 42
-    with pytest.raises(ZeroDivisionError):
-        within_time_limit(lambda: 1 // 0, 10.0)
+    events = EventLog(tmp_path / "events.jsonl")
+    faults = Faults([fault], attempt=1, rank=0, events=events)
+    assert [faults.fills_disk(step) for step in (2, 3)] == [False, True]
+    assert len(list(read_json_lines(tmp_path / "events.jsonl"))) == 1
