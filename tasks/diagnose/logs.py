@@ -1,25 +1,27 @@
-"""Reads log files as training jobs leave them: large, interleaved, with progress bars and colours.
+"""Lines of logs as training jobs leave them: large, interleaved, with progress bars and colours.
 
 Memory stays bounded whatever a file holds: it is read in blocks, and a piece of text longer than
-MAX_TEXT_CHARS is cut. A line that a progress bar has rewritten with carriage returns gives one
-`LogLine` per rewrite, all with the same number, so that an error printed behind the bar is seen.
+MAX_TEXT_CHARS loses its middle. A line that a progress bar has rewritten with carriage returns
+gives one `LogLine` per rewrite, all with the same number.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from tasks.diagnose.blocks import Block, without_middle
 from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.sources import Source, blocks_of, rank_of_file
+from tasks.diagnose.times import time_of
 
 MAX_TEXT_CHARS = 4096
-_BLOCK_BYTES = 1 << 16
-_MAX_PIECE_BYTES = 4 * MAX_TEXT_CHARS
+_TAIL_CHARS = MAX_TEXT_CHARS // 4
+_CUT = " ... "
 
-_TERMINATORS = re.compile(rb"[\r\n]")
-_ANSI = compile_pattern(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]*\x07?|[@-Z\\^_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 # What launchers put before a rank's own text. Removed repeatedly: prefixes nest.
@@ -49,6 +51,11 @@ class LogLine:
     body: str
     """The text without the prefix: what the rank itself wrote."""
 
+    @cached_property
+    def time(self) -> float | None:
+        """When it was written, in seconds since the epoch, if it says so with a year."""
+        return time_of(self.text)
+
     @property
     def quote(self) -> str:
         """The line as evidence: file, number, text."""
@@ -63,15 +70,29 @@ def attempt_log_files(attempt_path: Path) -> list[Path]:
 
 
 def read_log(path: Path, name: str | None = None) -> Iterator[LogLine]:
-    """Yield the lines of a file. `name` is how evidence calls it; a rank_N.log gives its rank."""
-    match = _RANK_LOG.fullmatch(path.name)
-    file_rank = int(match[1]) if match else None
-    for number, raw in _pieces(path):
-        text = _clean(raw)
-        if text.strip():
-            rank, body = split_prefix(text)
-            rank = file_rank if file_rank is not None else rank
-            yield LogLine(name or path.name, number, rank, text, body)
+    """Yield the lines of a file, plain or compressed, as it is now.
+
+    `name` is how evidence calls it; the rank is the file's, if its name tells, or the line's own.
+    """
+    source = Source(path, name or path.name, rank_of_file(path))
+    return lines_of(blocks_of(source), source)
+
+
+def lines_of(blocks: Iterable[Block], source: Source) -> Iterator[LogLine]:
+    """Yield the lines of blocks; blank ones are left out."""
+    for block in blocks:
+        for number, piece in zip(block.numbers, block.pieces(), strict=True):
+            if piece and (line := make_line(piece, number, source)) is not None:
+                yield line
+
+
+def make_line(piece: bytes, number: int, source: Source) -> LogLine | None:
+    """The line of a piece; None for a blank one."""
+    text = _clean(without_middle(piece))
+    if not text.strip():
+        return None
+    rank, body = split_prefix(text)
+    return LogLine(source.name, number, rank if source.rank is None else source.rank, text, body)
 
 
 def split_prefix(text: str) -> tuple[int | None, str]:
@@ -88,29 +109,9 @@ def split_prefix(text: str) -> tuple[int | None, str]:
     return rank, text
 
 
-def _clean(raw: bytes) -> str:
-    text = raw.decode("utf-8", errors="replace")
-    if "\x1b" in text:
-        text = _ANSI.sub("", text)
-    return _CONTROL.sub("", text)[:MAX_TEXT_CHARS]
-
-
-def _pieces(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield (line number, bytes) between newlines and carriage returns; long ones are cut."""
-    number, piece = 1, b""
-    with open(path, "rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            start = 0
-            for match in _TERMINATORS.finditer(block):
-                piece = _extend(piece, block[start : match.start()])
-                if piece:
-                    yield number, piece
-                piece, start = b"", match.end()
-                number += match[0] == b"\n"
-            piece = _extend(piece, block[start:])
-    if piece:
-        yield number, piece
-
-
-def _extend(piece: bytes, more: bytes) -> bytes:
-    return piece + more[: _MAX_PIECE_BYTES - len(piece)]
+def _clean(piece: bytes) -> str:
+    text = _CONTROL.sub("", piece.decode("utf-8", errors="replace"))
+    if len(text) > MAX_TEXT_CHARS:
+        head = MAX_TEXT_CHARS - _TAIL_CHARS - len(_CUT)
+        text = text[:head] + _CUT + text[-_TAIL_CHARS:]
+    return text
