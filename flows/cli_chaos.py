@@ -13,7 +13,7 @@ Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on 
 
 
 def chaos(
-    runs: Annotated[int, typer.Option(help="Trials, each a small training run.")] = 30,
+    runs: Annotated[int, typer.Option(min=1, help="Trials, each a small training run.")] = 30,
     seed: Annotated[int, typer.Option(help="All that is random follows from it.")] = 0,
     folder: Annotated[
         Path | None,
