@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -22,6 +24,8 @@ def chaos(
     json: Json = False,
 ) -> None:
     """Kill and stop processes of small training runs at random moments, and compare the results."""
+    # So that the trial under way is ended too: its job would train on.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     from flows.chaos import run_chaos
     from flows.show.chaos import print_chaos
 
