@@ -19,6 +19,7 @@ import logging
 import mmap
 import os
 import shutil
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (node memory is what is wanted)
 _ALIGNMENT_BYTES = 64
 _LEFTOVER_AGE_S = 24 * 3600.0
 _LOCK_NAME = "lock"
+_MADV_POPULATE_WRITE = 23
 
 
 class Snapshot(Record):
@@ -144,6 +146,18 @@ class Buffer:
         except (OSError, ValueError):
             self.snapshot = None
         return self.snapshot
+
+    def map_pages(self) -> None:
+        """Have the kernel map all pages, in a thread, once the writer process has made them: in the
+        first snapshot each would cost the copy a fault of its own."""
+
+        def populate() -> None:
+            libc = ctypes.CDLL(None, use_errno=True)
+            size_bytes = ctypes.c_size_t(self._bytes.numel())
+            # Not known before Linux 5.14: then the faults come later.
+            libc.madvise(ctypes.c_void_p(self.address), size_bytes, _MADV_POPULATE_WRITE)
+
+        threading.Thread(target=populate, name="snapshot-pages", daemon=True).start()
 
     def pin(self) -> None:
         """Lock its pages for transfers by the GPU, which then need no copy in between."""

@@ -1,9 +1,9 @@
 """Saves the training state without holding training up.
 
-    begin()             the state is copied to a buffer while the next forward and backward pass run
+    begin()             the state is copied to a buffer while the next forward and backward pass run;
+                        the thread that copies then hands it to the writer process
     before_optimizer()  the optimizer waits for what is not copied by then
-    poll()              after each step: hands full buffers to the writer process, hears what became
-                        of earlier ones
+    poll()              after each step: hears what became of earlier saves
     finish()            at the end: saves, and waits until it is committed
 
 A save is committed or it does not exist, and whatever happens to one costs this save and not the
@@ -17,7 +17,6 @@ import io
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,10 +28,10 @@ from configs.rundir import RunDir
 from configs.schema import RunConfig
 from tasks.train.buffers import Buffer, Snapshot, SnapshotBuffers
 from tasks.train.checkpoint_format import SaveRequest
-from tasks.train.chunks import common_state
 from tasks.train.distributed import World
-from tasks.train.snapshot import fill_when_done, make_copier, refresh_random_state
-from tasks.train.state import TrainingState, optimizer_step
+from tasks.train.moment import CommonTemplate, Moment
+from tasks.train.snapshot import make_copier, refresh_random_state
+from tasks.train.state import TrainingState
 from tasks.train.storage import checkpoint_url
 from tasks.train.writer_process import SaveEnd, WriterProcess
 
@@ -42,15 +41,6 @@ _POLL_INTERVAL_S = 0.02
 
 FullDisk = Callable[[int], bool]
 """Whether this rank's file of a step's checkpoint is to meet a full disk: an injected fault."""
-
-
-@dataclass
-class _Copying:
-    """A snapshot that is being copied."""
-
-    buffer: Buffer
-    request: SaveRequest | None
-    """What to ask of the writer when it is there; None for a snapshot that stays in memory."""
 
 
 class Checkpointer:
@@ -82,7 +72,9 @@ class Checkpointer:
         self._stored_step = stored_step
         self._layout_name = buffers.layout.fingerprint()
         self._copier = make_copier(world.device)
-        self._copying: _Copying | None = None
+        self._copying: Buffer | None = None
+        """What is being copied into, until the writer has it or the snapshot stays in memory."""
+        self._common: CommonTemplate | None = None
         self.failed_step = 0
         """Step of the newest save that this rank could not take part in."""
         if world.device.type == "cuda":
@@ -94,6 +86,7 @@ class Checkpointer:
             save_attempts=self._settings.save_attempts,
         )
         self._writer.start()
+        self._has_pages = False
 
     @property
     def copied_bytes(self) -> int:
@@ -120,10 +113,20 @@ class Checkpointer:
         buffer = self._free_buffer()
         assert buffer is not None
         buffer.empty()
-        request = self._request(buffer) if for_storage else None
         refresh_random_state(self._buffers.layout)
-        self._copying = _Copying(buffer, request)
-        self._copier.begin(buffer, self._buffers.layout, fill_when_done(buffer, self._snapshot()))
+        if self._common is None:
+            self._common = CommonTemplate(self._state)
+        moment, begun_at = Moment.of(self._state), time.time()
+        full_disk = for_storage and self._full_disk(moment.step)
+
+        def copied() -> None:
+            buffer.fill(self._snapshot(moment))
+            if for_storage:
+                self._writer.save(self._request(buffer, moment, begun_at, full_disk=full_disk))
+            self._copying = None
+
+        self._copying = buffer
+        self._copier.begin(buffer, self._buffers.layout, copied)
         return self._event("begun", time.monotonic() - started, for_storage)
 
     def save_loaded(self) -> None:
@@ -131,8 +134,11 @@ class Checkpointer:
         step = self._state.step
         if step == self._stored_step or not self.is_due_in_storage(step):
             return
-        buffer = self._buffers.snapshots()[self._state.step]
-        self._writer.save(self._request(buffer))
+        self._common = CommonTemplate(self._state)
+        buffer = self._buffers.snapshots()[step]
+        self._writer.save(
+            self._request(buffer, Moment.of(self._state), time.time(), full_disk=False)
+        )
 
     def skipped(self, *, for_storage: bool) -> SnapshotEvent:
         """Say that a snapshot is left out."""
@@ -144,14 +150,16 @@ class Checkpointer:
 
     def before_optimizer(self) -> float:
         """Keep the optimizer off what is not copied yet; returns the seconds that it waited."""
-        waited_s = self._copier.before_optimizer()
-        self._hand_over()
-        return waited_s
+        return self._copier.before_optimizer()
 
     def poll(self) -> list[CheckpointEvent]:
         """See to the saves in the background; on rank 0 returns those that have ended."""
-        self._hand_over()
-        return [self._ended(end) for end in self._writer.poll()]
+        ended = [self._ended(end) for end in self._writer.poll()]
+        if not self._has_pages and self._writer.is_ready:
+            self._has_pages = True
+            for buffer in self._buffers.all:
+                buffer.map_pages()
+        return ended
 
     def call_off(self, step: int) -> None:
         """Give up a save that some rank cannot take part in."""
@@ -210,20 +218,11 @@ class Checkpointer:
     def _free_buffer(self) -> Buffer | None:
         """A buffer that the writer does not need; of two, not the one with the newest snapshot."""
         in_use = self._writer.buffers_in_use()
-        if self._copying is not None:
-            in_use = {*in_use, self._buffers.all.index(self._copying.buffer)}
+        if (copying := self._copying) is not None:
+            in_use = {*in_use, self._buffers.all.index(copying)}
         free = [b for i, b in enumerate(self._buffers.all) if i not in in_use]
         newest = self._buffers.newest
         return next((b for b in free if b is not newest), free[0] if free else None)
-
-    def _hand_over(self) -> None:
-        """Ask the writer to save the snapshot that has just become complete."""
-        copying = self._copying
-        if copying is None or copying.buffer.snapshot is None:
-            return
-        self._copying = None
-        if copying.request is not None:
-            self._writer.save(copying.request)
 
     def _ended(self, end: SaveEnd) -> CheckpointEvent:
         request = end.request
@@ -243,44 +242,43 @@ class Checkpointer:
             error=end.error,
         )
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self, moment: Moment) -> Snapshot:
         return Snapshot(
-            step=self._state.step,
+            step=moment.step,
             attempt=self._marker.attempt,
             token=self._token,
             layout=self._layout_name,
-            consumed_samples=self._state.consumed_samples,
-            optimizer_step=optimizer_step(self._state.optimizer),
-            schedule=self._state.schedule.state_dict(),
+            consumed_samples=moment.consumed_samples,
+            optimizer_step=moment.optimizer_step,
+            schedule=moment.schedule,
         )
 
-    def _request(self, buffer: Buffer) -> SaveRequest:
-        step, settings = self._state.step, self._settings
+    def _request(
+        self, buffer: Buffer, moment: Moment, begun_at: float, *, full_disk: bool
+    ) -> SaveRequest:
+        step, settings = moment.step, self._settings
         base = settings.storage
-        storage = (
-            checkpoint_url(base, self._config.name, step, self._marker.attempt) if base else None
-        )
         return SaveRequest(
             save_id=self._save_id(step),
             step=step,
             buffer=self._buffers.all.index(buffer),
             folder=str(self._run.checkpoint(step).path),
-            storage=storage,
-            begun_at=time.time(),
+            storage=checkpoint_url(base, self._config.name, step, self._marker.attempt)
+            if base
+            else None,
+            begun_at=begun_at,
             attempts=settings.save_attempts,
-            full_disk=self._full_disk(step),
+            full_disk=full_disk,
             parts_timeout_s=settings.save_timeout_s * settings.save_attempts,
-            **(self._main_part() if self._world.is_main else {}),
+            **(self._main_part(moment) if self._world.is_main else {}),
         )
 
-    def _main_part(self) -> dict[str, Any]:
+    def _main_part(self, moment: Moment) -> dict[str, Any]:
+        assert self._common is not None
         content = io.BytesIO()
-        torch.save(common_state(self._state), content)
+        torch.save(self._common.at(moment), content)
         marker = self._marker.model_copy(
-            update={
-                "step": self._state.step,
-                "consumed_samples": self._state.consumed_samples,
-            }
+            update={"step": moment.step, "consumed_samples": moment.consumed_samples}
         )
         return {"marker": marker, "common_base64": base64.b64encode(content.getvalue()).decode()}
 

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from tasks.train.buffers import Buffer, Layout, Snapshot, copy_bytes
+from tasks.train.buffers import Buffer, Layout, copy_bytes
 from tasks.train.state import random_state
 
 RANDOM_STATE = "random_state"
@@ -117,8 +117,3 @@ def refresh_random_state(layout: Layout) -> None:
     for chunk in layout.chunks:
         if chunk.key == RANDOM_STATE:
             chunk.tensor.copy_(random_state().data)
-
-
-def fill_when_done(buffer: Buffer, snapshot: Snapshot) -> Callable[[], None]:
-    """What a copier calls at the end."""
-    return lambda: buffer.fill(snapshot)

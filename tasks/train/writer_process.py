@@ -11,6 +11,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,6 +63,8 @@ class WriterProcess:
     _start_deadline: float = 0.0
     """When a writer that has not said that it is ready is late; 0 once it has."""
     _killed: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    _lock: threading.RLock = field(default_factory=threading.RLock)
+    """The thread that copies asks for saves, the training loop hears of them."""
     _pending: list[_Pending] = field(default_factory=list)
 
     def start(self) -> None:
@@ -82,19 +85,27 @@ class WriterProcess:
 
     def save(self, request: SaveRequest) -> None:
         """Ask for a save, after those that were asked for before."""
-        self._pending.append(_Pending(request, self._deadline()))
-        self._send(request.model_dump())
+        with self._lock:
+            self._pending.append(_Pending(request, self._deadline()))
+            self._send(request.model_dump())
 
     def call_off(self, save_id: str) -> None:
         """Let a save fail that another rank cannot take part in."""
-        for pending in self._pending:
-            if pending.request.save_id == save_id and not pending.is_called_off:
-                pending.is_called_off = True
-                self._send({"kind": "call_off", "save_id": save_id})
+        with self._lock:
+            for pending in self._pending:
+                if pending.request.save_id == save_id and not pending.is_called_off:
+                    pending.is_called_off = True
+                    self._send({"kind": "call_off", "save_id": save_id})
 
     def buffers_in_use(self) -> set[int]:
         """Buffers that hold what is not in storage yet."""
-        return {p.request.buffer for p in self._pending if not p.is_written}
+        with self._lock:
+            return {p.request.buffer for p in self._pending if not p.is_written}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it has started, and made the buffers' pages."""
+        return self._process is not None and not self._start_deadline
 
     @property
     def is_idle(self) -> bool:
@@ -103,12 +114,13 @@ class WriterProcess:
 
     def poll(self) -> list[SaveEnd]:
         """Hear what the writer says; see whether it lives and is in time. Never waits."""
-        self._killed = [process for process in self._killed if process.poll() is None]
-        self._flush()
-        ended = [end for report in self._reports() if (end := self._hear(report)) is not None]
-        if self._pending and (problem := self._problem()):
-            ended += self._replace(problem)
-        return ended
+        with self._lock:
+            self._killed = [process for process in self._killed if process.poll() is None]
+            self._flush()
+            ended = [end for report in self._reports() if (end := self._hear(report)) is not None]
+            if self._pending and (problem := self._problem()):
+                ended += self._replace(problem)
+            return ended
 
     def kill(self) -> None:
         """End the process at once: nothing that it does is needed any more. Does not wait for it."""
