@@ -82,10 +82,8 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(uninterrupted: JobResu
     }
     assert "rank 1" in saves[3].error and "No space left on device" in saves[3].error
     run = run_of(uninterrupted)
-    assert [folder.name for folder in sorted(run.checkpoints_dir.iterdir())] == [
-        "step_00000006",
-        "step_00000008",
-    ]
+    folders = sorted(f.name for f in run.checkpoints_dir.iterdir() if f.is_dir())
+    assert folders == ["step_00000006", "step_00000008"]
     faults = [e for e in uninterrupted.attempt.events() if isinstance(e, FaultEvent)]
     assert [(fault.kind, fault.rank, fault.step) for fault in faults] == [("full_disk", 1, 3)]
     assert "No space left on device" in uninterrupted.log(1)
