@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -139,17 +140,19 @@ def plan_goodput_command(
     if job_mtbf is not None:
         if mtbf is not None:
             raise InputError("give --mtbf (of one node) or --job-mtbf (of the whole job), not both")
-        node_mtbf_s = parse_duration_s(job_mtbf) * node_count
+        node_mtbf_s = _given("--job-mtbf", parse_duration_s, job_mtbf) * node_count
     elif mtbf is None and fault_trace is not None:
         node_mtbf_s = trace_mtbf_s(fault_trace, trace_nodes)
     else:
-        node_mtbf_s = parse_duration_s(mtbf or DEFAULT_NODE_MTBF)
+        node_mtbf_s = _given("--mtbf", parse_duration_s, mtbf or DEFAULT_NODE_MTBF)
     assumptions = Assumptions(
         gpus=_whole(gpus),
         gpus_per_node=gpus_per_node,
         node_mtbf_s=node_mtbf_s,
         state_size_bytes=_state_size_bytes(state_size, parameters),
-        write_bandwidth_bytes_per_s=parse_bandwidth_bytes_per_s(write_bandwidth),
+        write_bandwidth_bytes_per_s=_given(
+            "--write-bandwidth", parse_bandwidth_bytes_per_s, write_bandwidth
+        ),
         blocked_s=blocked_s,
         detect_s=detect_s,
         restart_s=restart_s,
@@ -172,8 +175,16 @@ def plan_goodput_command(
         print_goodput_plan(found, report_console(sys.stdout))
 
 
+def _given(option: str, parse: Callable[[str], float], text: str) -> float:
+    """The option's value; InputError names the option."""
+    try:
+        return parse(text)
+    except InputError as error:
+        raise InputError(f"{option}: {error}") from error
+
+
 def _whole(gpus: str) -> int:
-    count = parse_count(gpus)
+    count = _given("--gpus", parse_count, gpus)
     if count != int(count):
         raise InputError(f"--gpus must be a whole number; it is {gpus}")
     return int(count)
@@ -192,5 +203,5 @@ def _state_size_bytes(state_size: str | None, parameters: str | None) -> float:
             " like 123B" + ("; not both" if state_size else "")
         )
     if state_size is not None:
-        return parse_size_bytes(state_size)
-    return parse_count(parameters or "") * BYTES_PER_PARAMETER
+        return _given("--state-size", parse_size_bytes, state_size)
+    return _given("--parameters", parse_count, parameters or "") * BYTES_PER_PARAMETER
