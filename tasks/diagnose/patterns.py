@@ -42,6 +42,9 @@ class Pattern(Protocol):
     def sub(self, replacement: str, text: str) -> str:
         """Replace every match."""
 
+    def findall(self, text: str) -> list[str]:
+        """Text of every match; of an expression without groups."""
+
 
 def compile_pattern(pattern: str) -> Pattern:
     """Compile an expression; ConfigError when it is not in RE2's syntax."""
@@ -64,6 +67,10 @@ class PatternSet:
         """Lowest index of an expression that is found in the text."""
         hits: list[int] = self._set.Match(text)
         return min(hits) if hits else None
+
+    def all(self, text: str) -> list[int]:
+        """Indexes of the expressions that are found in the text, lowest first."""
+        return sorted(self._set.Match(text) or ())
 
 
 def _options() -> Any:

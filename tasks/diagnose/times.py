@@ -13,7 +13,7 @@ _ZONE = r"(?: ?(?P<zone>Z|UTC|[+-]\d\d:?\d\d)\b)?"
 _HAS_CLOCK = re.compile(r"\d\d:\d\d:\d\d")
 _STAMPS = (
     re.compile(rf"(?P<year>20\d\d)[-/](?P<month>\d\d)[-/](?P<day>\d\d)[T _]{_CLOCK}{_ZONE}"),
-    re.compile(rf"\b[IWEFCD](?P<month>\d\d)(?P<day>\d\d) {_CLOCK}"),
+    re.compile(rf"\b[IWEFCD](?P<month>[01]?\d)(?P<day>[0-3]\d) {_CLOCK}"),
     re.compile(rf"(?P<month>\d\d)/(?P<day>\d\d)/(?P<year>(?:20)?\d\d) {_CLOCK}"),
     re.compile(
         rf"(?P<name>[A-Z][a-z]{{2}}) {{1,2}}(?P<day>\d{{1,2}}) {_CLOCK}"

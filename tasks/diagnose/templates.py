@@ -1,0 +1,136 @@
+"""Lines that differ only in values are one template.
+
+Two keys lead from a line to its template. The *shape* is the line without digits and without what
+stands between them; a whole block gets its shapes in one pass in C. Lines whose values hold letters
+(addresses, hashes, paths) have many shapes, and meet in the *mask*, in which values are <*>.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+from tasks.diagnose.logs import LogLine
+
+_BARS = b"#\xe2\x94\x95\x96\x81\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\xb8\xba"
+"""What progress bars are drawn with: block and line characters, as bytes of UTF-8."""
+VARIABLE = b"0123456789.+- \t\x00" + _BARS
+_VALUE = re.compile(rb"\d[\da-fA-FxX]*(?:[.,:_+-]+\d[\da-fA-FxX]*)*")
+# Python's own engine: no repeat can take what its neighbour takes, and pieces are cut before.
+_ANY_VALUE = re.compile(
+    rb"(?:/[\w.+@=~-]+){2,}/?|\b[0-9a-fA-F]{6,}\b(?:-[0-9a-fA-F]{4,}\b)*|"
+    rb"[a-fA-F]*\d[\da-fA-FxX]*(?:[.,:_+-]+\d[\da-fA-FxX]*)*"
+)
+MASK = b"<*>"
+MAX_MASKED_BYTES = 2048
+_GROUP_WORDS = 3
+_WORDS = re.compile(rb"[A-Za-z_][A-Za-z_.]*")
+
+TemplateKind = Literal["blank", "dropped", "folded", "cause", "traceback"]
+
+
+def shapes(data: bytes) -> list[bytes]:
+    """The shape of each piece of a block."""
+    return data.translate(None, VARIABLE).split(b"\n")
+
+
+def quick_mask(piece: bytes) -> bytes:
+    """The piece with values that begin with a digit masked."""
+    return _VALUE.sub(MASK, piece[:MAX_MASKED_BYTES])
+
+
+def mask(piece: bytes) -> bytes:
+    """The piece with all values masked: numbers, addresses, hashes, paths, stamps, host names."""
+    return _ANY_VALUE.sub(MASK, piece[:MAX_MASKED_BYTES])
+
+
+@dataclass
+class Template:
+    """Lines that are told apart by nothing but values."""
+
+    kind: TemplateKind
+    text: str
+    """Masked; of dropped lines the rule's id."""
+    first: LogLine | None = None
+    count: int = 0
+    last_name: str = ""
+    """File of the last occurrence."""
+    last_number: int = 0
+    last_piece: bytes = b""
+    ranks: int = 0
+    """Bit r is set when rank r wrote it."""
+    names_rank: bool = False
+    """Its lines carry a launcher's prefix."""
+    holds_loss: bool = False
+    """Its lines report a loss: a jump in it is kept."""
+    rule_kind: str = ""
+    """Of dropped lines."""
+
+    def add_rank(self, rank: int | None) -> None:
+        """Note that a rank wrote it."""
+        if rank is not None:
+            self.ranks |= 1 << rank
+
+
+@dataclass
+class TemplateTable:
+    """All templates, at most so many: what comes later is folded by its first words, then as one.
+
+    Causes have room of their own, so that no flood of other lines takes it.
+    """
+
+    max_templates: int
+    templates: list[Template] = field(default_factory=list)
+    _by_mask: dict[bytes, int] = field(default_factory=dict)
+    _used: dict[tuple[bool, str], int] = field(default_factory=dict)
+
+    def find(self, masked: bytes) -> int | None:
+        """Index of the template of a masked line."""
+        return self._by_mask.get(masked)
+
+    def add(self, masked: bytes, template: Template) -> int:
+        """Index of the new template, or of the group that takes it in when there is no room."""
+        cause = template.kind in ("cause", "traceback")
+        if self._take_room(cause, "templates", self.max_templates):
+            self._by_mask[masked] = self._append(template)
+            return self._by_mask[masked]
+        words = b" ".join(_WORDS.findall(masked)[:_GROUP_WORDS])
+        key = (b"\x00cause:" if cause else b"\x00group:") + words
+        if key in self._by_mask:
+            return self._by_mask[key]
+        if not self._take_room(cause, "groups", self.max_templates // 4):
+            key = b"\x00cause:" if cause else b"\x00group:"
+            words = b"other lines"
+            if key in self._by_mask:
+                return self._by_mask[key]
+        template.text = words.decode("utf-8", errors="replace") + " <...>"
+        self._by_mask[key] = self._append(template)
+        return self._by_mask[key]
+
+    def append_fixed(self, template: Template) -> int:
+        """Index of a template that no line is looked up for: blank lines, a rule's."""
+        return self._append(template)
+
+    def _append(self, template: Template) -> int:
+        self.templates.append(template)
+        return len(self.templates) - 1
+
+    def _take_room(self, cause: bool, what: str, limit: int) -> bool:
+        used = self._used.get((cause, what), 0)
+        if used < limit:
+            self._used[(cause, what)] = used + 1
+        return used < limit
+
+
+def rank_ranges(ranks: int) -> str:
+    """Set bits as text, such as 0-3,7."""
+    found: list[list[int]] = []
+    rank = 0
+    while ranks:
+        skipped = (ranks & -ranks).bit_length() - 1
+        rank, ranks = rank + skipped, ranks >> skipped
+        run = (~ranks & (ranks + 1)).bit_length() - 1
+        found.append([rank, rank + run - 1])
+        rank, ranks = rank + run, ranks >> run
+    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in found)
