@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 import logging
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -160,19 +158,6 @@ def lost_s(row: Mapping[str, Any]) -> float:
 
 def _described(times: SaveTime) -> dict[str, Any]:
     return {"blocked_s": times.blocked_s, "slowdown_s": times.slowdown_s, **asdict(times)}
-
-
-@contextmanager
-def collector_off() -> Iterator[None]:
-    """No garbage collection in the middle of a measurement; it is done between them."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
 
 
 def _nothing() -> None:

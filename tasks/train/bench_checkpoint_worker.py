@@ -35,11 +35,11 @@ from tasks.train.bench_checkpoint_rounds import (
     Bench,
     SaveTime,
     StepTime,
-    collector_off,
     measure_rounds,
     summarize,
 )
 from tasks.train.bench_checkpoint_verify import digest_of_state, verify
+from tasks.train.bench_estimate import collector_off
 from tasks.train.data import Batch
 from tasks.train.distributed import World
 from tasks.train.job import log_to

@@ -7,7 +7,9 @@ something struck in the middle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,3 +36,16 @@ def paired_overhead(times_s: Sequence[float], bare_times_s: Sequence[float]) -> 
     low, high = np.quantile(np.median(resamples, axis=1), [tail, 1 - tail])
     value, low, high = np.expm1([np.median(ratios), low, high])
     return Overhead(float(value), float(low), float(high))
+
+
+@contextmanager
+def collector_off() -> Iterator[None]:
+    """No garbage collection in the middle of a measurement, which would strike some step or other."""
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+        gc.unfreeze()

@@ -6,13 +6,11 @@ python -m tasks.train.bench_worker FOLDER --steps N
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +25,7 @@ from configs.shapes import count_parameters
 from tasks.train import distributed
 from tasks.train.attempt import build_state, empty_marker, read_inputs
 from tasks.train.bench import ARMS, RESULT_FILE, WARM_UP_STEPS
-from tasks.train.bench_estimate import paired_overhead
+from tasks.train.bench_estimate import collector_off, paired_overhead
 from tasks.train.checkpoint_save import Checkpointer
 from tasks.train.chunks import chunks_of
 from tasks.train.data import Batch, MicroBatches, micro_batch_count, open_datasets
@@ -123,7 +121,7 @@ def _measure(
     """
     loops = dict(zip(ARMS, (ours, bare, bare), strict=True))
     times: dict[str, list[float]] = {arm: [] for arm in ARMS}
-    with _collector_off():
+    with collector_off():
         for turn in range(WARM_UP_STEPS + steps):
             for arm in ARMS if turn % 2 == 0 else reversed(ARMS):
                 times[arm].append(_timed(loops[arm]))
@@ -141,19 +139,6 @@ def _timed(step: Callable[[], object]) -> float:
     step()
     dist.barrier()
     return time.perf_counter() - started
-
-
-@contextmanager
-def _collector_off() -> Iterator[None]:
-    """No garbage collection, which would strike some step or other."""
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-        gc.unfreeze()
 
 
 def _write_random_corpus(data_dir: Path) -> None:
