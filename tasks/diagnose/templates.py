@@ -19,7 +19,7 @@ VARIABLE = b"0123456789.+- \t\x00" + _BARS
 _VALUE = re.compile(rb"\d[\da-fA-FxX]*(?:[.,:_+-]+\d[\da-fA-FxX]*)*")
 # Python's own engine: no repeat can take what its neighbour takes, and pieces are cut before.
 _ANY_VALUE = re.compile(
-    rb"(?:/[\w.+@=~-]+){2,}/?|\b[0-9a-fA-F]{6,}\b(?:-[0-9a-fA-F]{4,}\b)*|"
+    rb"(?<![\w.])~?(?:/[\w.+@=~-]+){2,}/?|\b[0-9a-fA-F]{6,}\b(?:-[0-9a-fA-F]{4,}\b)*|"
     rb"[a-fA-F]*\d[\da-fA-FxX]*(?:[.,:_+-]+\d[\da-fA-FxX]*)*"
 )
 MASK = b"<*>"
