@@ -71,6 +71,7 @@ class Checkpointer:
         self._full_disk = full_disk
         self._stored_step = stored_step
         self._layout_name = buffers.layout.fingerprint()
+        self._copied_bytes = sum(chunk.size_bytes for chunk in buffers.layout.chunks)
         self._copier = make_copier(world.device)
         self._copying: Buffer | None = None
         """What is being copied into, until the writer has it or the snapshot stays in memory."""
@@ -87,11 +88,6 @@ class Checkpointer:
         )
         self._writer.start()
         self._has_pages = False
-
-    @property
-    def copied_bytes(self) -> int:
-        """What this rank copies for one snapshot."""
-        return sum(chunk.size_bytes for chunk in self._buffers.layout.chunks)
 
     def is_due(self, step: int) -> bool:
         """Whether a snapshot is to be taken after this step."""
@@ -303,5 +299,5 @@ class Checkpointer:
             outcome=outcome,
             blocked_s=blocked_s,
             for_storage=for_storage,
-            size_bytes=self.copied_bytes,
+            size_bytes=self._copied_bytes,
         )
