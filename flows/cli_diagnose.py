@@ -23,7 +23,8 @@ def diagnose(
     confirm: Annotated[
         tuple[str, str] | None,
         typer.Option(
-            metavar="ID CLASS", help="Confirm or correct a diagnosis that was given: it is learnt from."
+            metavar="ID CLASS",
+            help="Confirm or correct a diagnosis that was given: it is learnt from.",
         ),
     ] = None,
 ) -> None:

@@ -54,7 +54,9 @@ def print_confirmed(case: Mapping[str, Any]) -> None:
 
 def _kind(found: Diagnosis) -> str:
     if found.category == "none":
-        return "the job did not fail" if found.failure_class == _DID_NOT_FAIL else "no rule knows this"
+        return (
+            "the job did not fail" if found.failure_class == _DID_NOT_FAIL else "no rule knows this"
+        )
     return f"{found.category} failure"
 
 

@@ -5,11 +5,12 @@ Reads attempts/N/rank_*.log, job/launcher.log, job/stacks/ and events.jsonl; wri
 How the job ended (completed, over an anomaly, hung, ended by the scheduler) is known from its events
 and its record and comes before any text. Then, out of the logs, in this order:
 
-1. what hardware or scheduler say, whenever it was printed;
-2. the rank that died first, by torchrun's report: its own last error, or, when it was ended by a
-   signal and says nothing, that signal;
-3. the first error of any rank that is no mere effect of another rank's death;
-4. effects (a peer is gone, a collective timed out), a loss that left its range, silence.
+1. what hardware or scheduler say, whenever it was printed (but a scheduler that ends a job long after
+   its own failure is no cause);
+2. the first error of any rank that is no mere effect of another rank's death; of errors in several
+   files without times, that of the rank that torchrun saw die first;
+3. a rank that a signal ended and that says nothing;
+4. a loss that left its range, effects (a peer is gone, a collective timed out), silence.
 
 What none of this explains is Unknown: the verdict quotes what there is and guesses nothing.
 """
@@ -21,13 +22,15 @@ from itertools import chain
 from pathlib import Path
 
 from configs.events import CheckpointEvent, EndEvent, Event
-from configs.records import AttemptRecord, Verdict
+from configs.records import ActionKind, AttemptRecord, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.anomalies import verdict_on_anomaly
 from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.deaths import verdict_on_signal, verdict_on_silent_exit
+from tasks.diagnose.endings import hang, verdict_on_capture, verdict_on_spike, verdict_on_success
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.logs import LogLine, attempt_log_files, read_log
-from tasks.diagnose.progress import SILENCE_S
+from tasks.diagnose.place import TIMEOUTS, node_of, one_host, rank_of, stuck_ranks
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.stacks import verdict_on_hang
@@ -43,8 +46,11 @@ _CLASS_OF_STATE = {
 }
 _CONFIDENCE = {"decisive": 0.95, "cause": 0.85, "effect": 0.6}
 _EXCEPTION_CONFIDENCE = 0.8
-_OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
-_TIMEOUTS = ("nccl_timeout", "collective_timeout")
+_ASIDE_CONFIDENCE = 0.4
+_ENDS_THE_JOB = ("SlurmTimeLimit", "SlurmPreempted")
+_LONG_AFTER_S = 120.0
+"""A scheduler that ends a job that much after its own failure ends what was dead already."""
+_CANCELLED = ("slurm_cancelled", "interrupted")
 
 
 def diagnose_attempt(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
@@ -58,7 +64,9 @@ def diagnose_attempt(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
     files = attempt_log_files(attempt.path)
     lines = chain.from_iterable(read_log(f, str(f.relative_to(attempt.path))) for f in files)
     scan = Scan(default_rules(), handled_errors=_handled_errors(attempt.events())).read(lines)
-    verdict = _from_record(record, scan) or _from_logs(scan) or _from_job_signal(record)
+    verdict = (
+        _from_record(record, scan) or _from_logs(scan, own_job=True) or _from_job_signal(record)
+    )
     return _on_only_node(verdict or _unknown(scan), record)
 
 
@@ -69,22 +77,31 @@ def diagnose_files(paths: list[Path]) -> Verdict:
 
 def diagnose_lines(lines: Iterable[LogLine]) -> Verdict:
     """The same for lines that are already read."""
-    scan = Scan(default_rules()).read(lines)
-    ended_well = scan.progress.success()
-    if ended_well is not None:
-        return make_verdict("NoFailure", method="log", confidence=0.95, evidence=[ended_well])
-    return _from_logs(scan) or _from_training_output(scan) or _unknown(scan)
+    return diagnose_scan(Scan(default_rules()).read(lines))
+
+
+def diagnose_scan(scan: Scan) -> Verdict:
+    """The same for logs that have been scanned."""
+    return (
+        verdict_on_success(scan)
+        or _from_logs(scan, own_job=False)
+        or verdict_on_spike(scan)
+        or verdict_on_capture(scan)
+        or _from_asides(scan)
+        or _unknown(scan)
+    )
 
 
 def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
     """What the monitor and the launcher know for certain."""
     hints = [finding.line for finding in _best_findings(scan)]
     if record.hung:
+        ranks = stuck_ranks(scan)
         return make_verdict(
             "Hang",
             method="monitor",
             confidence=0.9,
-            rank=_stuck_rank(scan),
+            rank=min(ranks) if len(ranks) == 1 else None,
             evidence=[f"monitor: {record.reason}", *hints],
         )
     state = record.reason.partition(" ")[0]
@@ -100,86 +117,52 @@ def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
     )
 
 
-def _from_logs(scan: Scan) -> Verdict | None:
+def _from_logs(scan: Scan, *, own_job: bool) -> Verdict | None:
+    causes = scan.fatal("cause")
     for decisive in scan.fatal("decisive"):
-        return _of_finding(decisive, scan)
+        if not _long_after(decisive, causes):
+            return _of_finding(decisive, scan)
     return (
-        _from_first_death(scan)
-        or next((_of_finding(cause, scan) for cause in scan.fatal("cause")), None)
+        _from_first_death(scan, causes, own_job=own_job)
+        or next((_of_finding(cause, scan) for cause in causes), None)
         or _from_told_to_stop(scan)
-        or next((_of_finding(effect, scan) for effect in scan.fatal("effect")), None)
+        or _from_effects(scan)
     )
 
 
-def _from_first_death(scan: Scan) -> Verdict | None:
-    """By the worker that died first and not by torchrun's hand, if that explains anything."""
-    causes = scan.fatal("cause")
+def _long_after(decisive: Finding, causes: list[Finding]) -> bool:
+    """Whether the scheduler only cleared away a job that had failed long before."""
+    if decisive.failure_class not in _ENDS_THE_JOB or decisive.time is None:
+        return False
+    first = next((c for c in causes if c.time is not None), None)
+    return first is not None and decisive.time - (first.time or 0.0) > _LONG_AFTER_S
+
+
+def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Verdict | None:
+    """By the worker that died first and not by torchrun's hand, if that explains anything.
+
+    torchrun looks only now and then, so where lines or times tell the order, they are believed.
+    """
+    ordered = len({c.line.file for c in causes}) == 1 or all(c.time is not None for c in causes)
     own_words = {f.rank for f in causes} | {f.rank for f in scan.fatal("effect")}
     for death in scan.torchrun.own_deaths():
-        for cause in causes:
+        for cause in causes[: 1 if ordered and not own_job else None]:
             if death.rank is not None and cause.rank == death.rank:
                 return _of_finding(cause, scan, death)
         silent = death.rank not in own_words and None not in own_words
         if death.signal_name is not None and (silent or death.signal_name != "SIGABRT"):
-            return None if causes and not silent else _of_signal(death, scan)
+            if causes and not silent:
+                return None
+            return verdict_on_signal(death, scan, own_job=own_job)
         if silent and not causes:
-            return make_verdict(
-                "Unknown",
-                method="rank_exited",
-                confidence=0.3,
-                root=_last_word(death, scan),
-                rank=death.rank,
-                evidence=[
-                    f"rank {death.rank} exited with code {death.exit_code} and no known error",
-                    death.line,
-                ],
-            )
+            return verdict_on_silent_exit(death, scan)
     return None
-
-
-def _last_word(death: RankFailure, scan: Scan) -> LogLine:
-    """A line that speaks of an error and may be the rank's own; else torchrun's."""
-    word = scan.suspicious
-    return word if word is not None and word.rank in (None, death.rank) else death.line
-
-
-def _of_signal(death: RankFailure, scan: Scan) -> Verdict:
-    """A rank that a signal ended, with no word of its own about why."""
-    name = death.signal_name
-    who = f"rank {death.rank}" if death.rank is not None else f"process {death.pid}"
-    effects = [f.line for f in scan.fatal("effect")[:2]]
-    if name in _OUTSIDE_SIGNALS:
-        return make_verdict(
-            "NodeFailure",
-            method="rank_killed",
-            confidence=0.7,
-            root=death.line,
-            rank=death.rank,
-            node=_host_of(death),
-            action="restart_same_nodes",
-            evidence=[f"{who} was ended by {name}; nothing in the logs says who sent it", *effects],
-            mitigation="Look in the node's system log (out-of-memory killer, an operator) for who "
-            "ended the process. The run continues from the last checkpoint.",
-        )
-    crash = scan.crashes.get(death.rank)
-    where = "its stack is in its log" if crash else "nothing in the logs says where"
-    return make_verdict(
-        "RuntimeError",
-        method="rank_crashed",
-        confidence=0.6,
-        root=crash or death.line,
-        rank=death.rank,
-        action="restart_same_nodes",
-        evidence=[f"{who} crashed in native code ({name}); {where}", death.line, *effects],
-        mitigation="Once may be chance. When it returns, read the stack at the end of the rank's log, "
-        "and check the node's memory if it is always the same node.",
-    )
 
 
 def _from_told_to_stop(scan: Scan) -> Verdict | None:
     """torchrun itself was told to stop and no one says why: what ranks print then are effects."""
     line = scan.torchrun.told_to_stop
-    cancelled = any(f.method == "slurm_cancelled" for f in scan.fatal("effect"))
+    cancelled = any(f.method in _CANCELLED for f in scan.fatal("effect"))
     earlier = any(
         f.line.file == line.file and f.line.number < line.number
         for f in scan.fatal("effect")
@@ -191,6 +174,21 @@ def _from_told_to_stop(scan: Scan) -> Verdict | None:
     return make_verdict(
         "Unknown", method="job_signalled", confidence=0.3, root=line, evidence=evidence
     )
+
+
+def _from_effects(scan: Scan) -> Verdict | None:
+    """What is known of a failure by its effects alone."""
+    effects = scan.fatal("effect")
+    others = [f for f in effects if f.method not in _CANCELLED]
+    if others:
+        return _of_finding(others[0], scan)
+    if not effects:
+        return None
+    silence_s = scan.progress.silence_before(effects[0].line)
+    if silence_s is not None:
+        said = f"training had done nothing for {silence_s:.0f} s when the job was ended"
+        return hang(scan, said, effects[0].line)
+    return verdict_on_spike(scan) or _of_finding(effects[0], scan)
 
 
 def _from_job_signal(record: AttemptRecord) -> Verdict | None:
@@ -207,28 +205,12 @@ def _from_job_signal(record: AttemptRecord) -> Verdict | None:
     )
 
 
-def _from_training_output(scan: Scan) -> Verdict | None:
-    """No error at all: a loss out of its range, silence, or a run that simply goes on."""
-    spike = scan.progress.loss_spike()
-    if spike is not None:
-        return make_verdict("LossSpike", method="loss_series", confidence=0.8, root=spike)
-    capture = scan.progress.capture()
-    if capture is None:
+def _from_asides(scan: Scan) -> Verdict | None:
+    """An error that its program set aside, when nothing else explains a job that a launcher saw fail."""
+    if scan.failed_exit() is None or not scan.asides:
         return None
-    line, silence_s = capture
-    if silence_s <= SILENCE_S:
-        return make_verdict("NoFailure", method="still_running", confidence=0.8, evidence=[line])
-    rank = _stuck_rank(scan)
-    node = scan.topology.host(None, rank)
-    return make_verdict(
-        "Hang",
-        method="silence",
-        confidence=0.8,
-        rank=rank,
-        node=node,
-        action="restart_exclude_node" if node else None,
-        evidence=[f"the job still ran and had written nothing for {silence_s:.0f} s", line],
-    )
+    verdict = _of_finding(scan.asides[-1], scan)
+    return verdict.model_copy(update={"confidence": _ASIDE_CONFIDENCE})
 
 
 def _unknown(scan: Scan) -> Verdict:
@@ -238,17 +220,19 @@ def _unknown(scan: Scan) -> Verdict:
 
 
 def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) -> Verdict:
-    known = CLASSES[finding.failure_class]
-    node = None
-    if finding.node is not None or known.node_local:
-        node = scan.topology.host(finding.node, finding.rank)
     confidence = _CONFIDENCE[finding.role]
     if finding.method == "exception":
         confidence = _EXCEPTION_CONFIDENCE
     evidence: list[str | LogLine] = [death.line] if death else []
-    rank = finding.rank if finding.role != "effect" else None
-    if finding.method in _TIMEOUTS and (rank := _stuck_rank(scan)) is not None:
-        evidence.append(f"rank {rank} reported no time-out: the others waited for it")
+    rank, node = rank_of(finding, scan), node_of(finding, scan)
+    action: ActionKind | None = finding.action
+    if finding.role == "effect":
+        rank = None
+    if finding.method in TIMEOUTS and (ranks := stuck_ranks(scan)):
+        rank, node = min(ranks), one_host(scan, ranks)
+        who = ", ".join(str(r) for r in sorted(ranks)[:8])
+        evidence.append(f"rank {who} did not come to the collective: the others waited for it")
+        action = "restart_exclude_node" if node else action
     return make_verdict(
         finding.failure_class,
         method=finding.method,
@@ -256,7 +240,7 @@ def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) 
         root=finding.line,
         rank=rank,
         node=node,
-        action=finding.action,
+        action=action,
         evidence=evidence,
     )
 
@@ -264,19 +248,6 @@ def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) 
 def _best_findings(scan: Scan) -> list[Finding]:
     """A few findings that stand beside what the record says."""
     return [*scan.fatal("decisive"), *scan.fatal("cause"), *scan.fatal("effect")][:3]
-
-
-def _stuck_rank(scan: Scan) -> int | None:
-    """The rank that the others wait for: the one that reports no time-out, or is a step behind."""
-    waiting = {f.rank for f in scan.fatal("effect") if f.method in _TIMEOUTS}
-    silent = scan.ranks - waiting
-    if waiting:
-        return silent.pop() if len(silent) == 1 else None
-    return scan.progress.laggard()
-
-
-def _host_of(death: RankFailure) -> str | None:
-    return death.host if death.host not in (None, "localhost", "127.0.0.1") else None
 
 
 def _on_only_node(verdict: Verdict, record: AttemptRecord) -> Verdict:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.logs import LogLine
-from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.patterns import Pattern, compile_pattern
 
 _HEADER = compile_pattern(
     r"[\s|+-]*(?:Exception Group |Original )?Traceback \(most recent call last\)"
@@ -42,6 +42,7 @@ _WRAPPERS = (
     "WorkerCrashedError",
     "RemoteError",
     "SystemExit",
+    "ProcessGroupError",
     "ExceptionGroup",
     "BaseExceptionGroup",
 )
@@ -57,27 +58,68 @@ _BENIGN_CONTEXT = (
     "Empty",
     "Full",
 )
+_LAUNCHERS = compile_pattern(
+    r"accelerate/commands/|deepspeed/launcher/|torch/distributed/(?:launch|run)\.py|torchx/|runpy\.py run_path"
+)
+"""A helper program's failure that a launcher reports is the job's own."""
+_SIDE_THREADS = compile_pattern(
+    r"pin_memory\.py|resource_sharer\.py|resource_tracker\.py|multiprocessing/(?:queues|connection|managers|util)\.py|"
+    r"wandb/|tensorboard/|telemetry|logging/__init__\.py|atexit"
+)
+_OF_A_DYING_PROCESS = (
+    "ConnectionResetError",
+    "ConnectionRefusedError",
+    "BrokenPipeError",
+    "EOFError",
+    "Empty",
+    "FileNotFoundError",
+    "OSError",
+)
 _BY_SUFFIX = (
     ("OutOfMemoryError", "OutOfMemoryError"),
     ("ModuleNotFoundError", "ImportError"),
     ("JSONDecodeError", "ValueError"),
+    ("AcceleratorError", "CUDAError"),
+    ("CommError", "ConnectionError"),
+    ("ConnectionClosed", "ConnectionError"),
+    ("DisconnectedError", "ConnectionError"),
+    ("ConnectorError", "ConnectionError"),
+    ("ConnectError", "ConnectionError"),
+    ("ConnectTimeout", "ConnectionError"),
+    ("ReadTimeout", "ConnectionError"),
+    ("ReadTimeoutError", "ConnectionError"),
+    ("SSLError", "ConnectionError"),
+    ("ProxyError", "ConnectionError"),
+    ("gaierror", "ConnectionError"),
+    ("IncompleteRead", "ConnectionError"),
+    ("UsageError", "ArgumentError"),
+    ("BadParameter", "ArgumentError"),
+    ("ConfigAttributeError", "AttributeError"),
+    ("MissingMandatoryValue", "ArgumentError"),
+    ("TimeoutExpired", "CalledProcessError"),
+    ("MemoryError", "OutOfMemoryError"),
     ("ValidationError", "ValueError"),
     ("UnpicklingError", "ModelLoadingError"),
 )
 _BUILTIN_CLASS = {
     "MemoryError": "OutOfMemoryError",
     "KeyboardInterrupt": "SlurmCancelled",
+    "FileExistsError": "OSError",
     "EOFError": "OSError",
     "TimeoutError": "ConnectionError",
 }
 _WEIGHT_FRAMES = compile_pattern(
-    r"torch/serialization\.py|/safetensors/|/modeling_utils\.py|load_state_dict|from_pretrained"
+    r"torch/serialization\.py (?:load|_load|_legacy_load|_open_file\w*|_open_zipfile_reader|__init__|persistent_load)|"
+    r"/safetensors/\S+ (?:load\w*|safe_open|get_tensor)|load_state_dict|from_pretrained|"
+    r"\bload_(?:checkpoint|weights|model|pretrained\w*)\b|_load_state_dict|torch/distributed/checkpoint/state_dict_loader"
 )
+_SAVING_FRAMES = compile_pattern(r" (?:save|_save|save_\w+|_open_zipfile_writer\w*|_legacy_save)$")
 _DATA_FRAMES = compile_pattern(
-    r"/datasets/(?:load|builder|arrow_dataset|iterable_dataset)\.py|/pyarrow/"
+    r"/datasets/(?:load|builder|arrow_dataset|iterable_dataset)\.py|/pyarrow/|indexed_dataset\.py|"
+    r"/webdataset/|/streaming/base/|numpy/(?:core|_core)/memmap\.py|/tfrecord|/lmdb|/h5py/|PIL/Image"
 )
 _WEIGHT_CLASSES = ("OSError", "FileNotFoundError", "KeyError", "RuntimeError", "ValueError")
-_DATA_CLASSES = ("OSError", "ValueError", "RuntimeError")
+_DATA_CLASSES = ("OSError", "ValueError", "RuntimeError", "AssertionError")
 
 
 @dataclass(frozen=True)
@@ -105,7 +147,17 @@ class Raised:
     def wrapper(self) -> bool:
         """Whether it only reports another failure."""
         by_message = _WRAPPING_MESSAGE.match(self.message) is not None
-        return by_message or self.short_name.startswith(_WRAPPERS)
+        by_launcher = self.short_name == "CalledProcessError" and self._in(_LAUNCHERS)
+        return by_message or by_launcher or self.short_name.startswith(_WRAPPERS)
+
+    @property
+    def beside_the_point(self) -> bool:
+        """Whether it is only what a helper thread or the interpreter's end makes of a dying process."""
+        return self.short_name in _OF_A_DYING_PROCESS and self._in(_SIDE_THREADS)
+
+    def _in(self, frames: Pattern) -> bool:
+        """Whether its innermost frames are such."""
+        return any(frames.search(frame) for frame in self.frames[-3:])
 
     def root(self) -> Raised:
         """The first link of the chain that explains the rest."""
@@ -177,12 +229,17 @@ def class_of(raised: Raised) -> str:
     its name's ending (`ConfigKeyError` is a KeyError); any other is a RuntimeError.
     """
     by_type = class_of_type(raised.type_name)
-    frames = "\n".join(raised.frames)
-    if by_type in _WEIGHT_CLASSES and _WEIGHT_FRAMES.search(frames):
+    if by_type in _WEIGHT_CLASSES and loads_weights(raised):
         return "ModelLoadingError"
-    if by_type in _DATA_CLASSES and _DATA_FRAMES.search(frames):
+    if by_type in _DATA_CLASSES and _DATA_FRAMES.search("\n".join(raised.frames)):
         return "DatasetLoadingError"
     return by_type
+
+
+def loads_weights(raised: Raised) -> bool:
+    """Whether its traceback was reading a model's weights."""
+    saving = any(_SAVING_FRAMES.search(frame) for frame in raised.frames[-6:])
+    return not saving and _WEIGHT_FRAMES.search("\n".join(raised.frames)) is not None
 
 
 def class_of_type(type_name: str) -> str:

@@ -31,3 +31,7 @@ class Finding:
     """Steps that the same stream had reported when the line came."""
     reports_before: int = 0
     """The same for the rank that reports losses."""
+    lines_before: int = 0
+    """Ordinary lines of the stream before it."""
+    time: float | None = None
+    """Seconds since the epoch, by the file's own stamps."""

@@ -9,29 +9,48 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from datetime import datetime
+from itertools import pairwise
 from statistics import median
 
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.times import time_of
 
 _STEP = compile_pattern(
     r"(?i)\b(?:step|iteration|iter|global_step)\b['\"]?\s*[=:/\[]?\s*(?P<step>\d+)"
 )
 _LOSS = compile_pattern(
-    r"(?i)(?:^|[\s{,|'\"])(?:lm[ _])?(?:train[ _])?loss['\"]?\s*[:=]\s*"
+    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss['\"]?\s*[:=]\s*"
     r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
 )
+_OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _]loss")
+_GRADIENT_LOST = compile_pattern(r"(?i)grad_?norm['\"]?\s*[:=]\s*'?(?:nan|inf)")
 _SUCCEEDED = compile_pattern(
-    r"(?i)exit(?:ed)?(?: with)?[ _](?:code|status):? ?0\b|state=COMPLETED|exit=0:0"
+    r"(?i)(?:exit(?:s|ed)?|finished)(?: with)?(?: (?:return|exit|status))? ?[ _]?(?:code|status):? ?(?:= ?)?0\b|"
+    r"^\+ exit 0$|state[=: ]+COMPLETED|exit=0\b|\brc=0\b|return ?code ?(?:=|is) ?0\b"
 )
-_FAILED = compile_pattern(r"(?i)state=(?:FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEMORY)")
+_FAILED = compile_pattern(
+    r"(?i)state[=: ]+(?:FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEM|PREEMPTED)|exit=[1-9]|"
+    r"(?:exit|return)(?:s|ed)?(?: with)?(?: (?:return|exit))?[ _]?(?:code|status):? ?(?:= ?)?-?[1-9]"
+)
+_COMPLETED = compile_pattern(
+    r"(?i)\btraining (?:is |has |was )?(?:complete[d]?|finished|done|ended)\b|"
+    r"\b(?:finished|completed|done) training\b|train_runtime|"
+    r"`?trainer\.fit`? stopped: `?max_\w+=|\[after training is done\]|"
+    r"exiting program at iteration|reached (?:the )?(?:max|maximum|final|target) (?:steps|iterations|epochs|tokens)|"
+    r"\bjob (?:\S+ )?(?:finished|completed|done)(?: successfully|$)"
+)
+_COULD_COMPLETE = ("train", "Train", "TRAIN", "reached", "Reached", "exiting program", "ob ")
 _CAPTURED = compile_pattern(
-    r"(?P<time>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d).*state=RUNNING.*"
-    r"last_output=(?P<last>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)"
+    r"(?i)state[=: ]+(?:RUNNING|R)\b.*last[_ ]output[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+)
+_ACTIVE = compile_pattern(
+    r"(?i)sav(?:e|ing)\b|evaluat|validat|compil|loading|loaded|downloading|tokeniz|warm ?up|preparing"
 )
 SILENCE_S = 1200.0
 """A running job without output for longer hangs."""
+_SILENT_STEPS = 20
+"""So does one whose steps are slow, after this many times its usual interval."""
 _TAIL_LINES = 30
 _MAX_LOSSES = 4096
 _MIN_REPORTERS = 3
@@ -45,50 +64,98 @@ class Progress:
     """What one pass over the lines collects."""
 
     _losses: deque[tuple[LogLine, float]] = field(default_factory=lambda: deque(maxlen=_MAX_LOSSES))
-    _tail: deque[LogLine] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
+    _tails: dict[str, deque[LogLine]] = field(default_factory=dict)
     _loss_stream: tuple[str, int | None] | None = None
     _last_step: dict[int, int] = field(default_factory=dict)
+    _steps: deque[LogLine] = field(default_factory=lambda: deque(maxlen=_MIN_HISTORY))
     reports: int = 0
     """Losses that the first rank to report one has reported."""
+    completed: LogLine | None = None
+    """The line that says that training has come to its end."""
+    ended_at: int = 0
+    """Lines read until then, over all files."""
+    steps_seen: int = 0
+    _lines: int = 0
 
-    def feed(self, line: LogLine) -> bool:
-        """Take note of the line; whether it reports a step."""
-        self._tail.append(line)
-        step = _STEP.search(line.body)
-        if step is not None and line.rank is not None:
-            self._last_step[line.rank] = int(step["step"])
-        loss = _LOSS.search(line.body)
-        if loss is None:
-            return step is not None
+    def feed(self, line: LogLine) -> int | None:
+        """Take note of the line; the step that it reports, or -1 for one without a number."""
+        self._lines += 1
+        tail = self._tails.get(line.file)
+        if tail is None:
+            tail = self._tails[line.file] = deque(maxlen=_TAIL_LINES)
+        tail.append(line)
+        body = line.body
+        if any(word in body for word in _COULD_COMPLETE) and _COMPLETED.search(body):
+            self.completed, self.ended_at = line, self._lines
+        step = _STEP.search(body)
+        number = int(step["step"]) if step is not None else None
+        if number is not None and line.rank is not None:
+            self._last_step[line.rank] = number
+        loss = _LOSS.search(body)
+        if loss is not None and _OTHER_LOSS.search(body) is None:
+            self._note_loss(line, float(loss["loss"]))
+            number = -1 if number is None else number
+        if number is not None:
+            self.steps_seen += 1
+            self._steps.append(line)
+        return number
+
+    def _note_loss(self, line: LogLine, value: float) -> None:
         stream = (line.file, line.rank)
         self._loss_stream = self._loss_stream or stream
-        if stream == self._loss_stream:
-            self.reports += 1
-            self._losses.append((line, float(loss["loss"])))
-        return True
+        if stream != self._loss_stream:
+            return
+        if value == 0.0 and _GRADIENT_LOST.search(line.body):
+            value = math.nan  # some trainers show a loss that is not finite as 0
+        self.reports += 1
+        self._losses.append((line, value))
 
-    def laggard(self) -> int | None:
-        """The one rank whose last reported step is before that of all others."""
+    def laggards(self) -> set[int]:
+        """The ranks whose last reported step is before that of the others, when they are few."""
         if len(self._last_step) < _MIN_REPORTERS:
-            return None
+            return set()
         last = max(self._last_step.values())
-        behind = [rank for rank, step in self._last_step.items() if step < last]
-        return behind[0] if len(behind) == 1 else None
+        behind = {rank for rank, step in self._last_step.items() if step < last}
+        return behind if 2 * len(behind) < len(self._last_step) else set()
 
     def success(self) -> LogLine | None:
-        """The line that says that the job ended well, near the end of the log."""
-        if any(_FAILED.search(line.text) for line in self._tail):
+        """The line that says that the job ended well, near the end of a log."""
+        lines = [line for tail in self._tails.values() for line in tail]
+        if any(_FAILED.search(line.text) for line in lines):
             return None
-        return next((line for line in reversed(self._tail) if _SUCCEEDED.search(line.text)), None)
+        return next((line for line in reversed(lines) if _SUCCEEDED.search(line.text)), None)
 
     def capture(self) -> tuple[LogLine, float] | None:
-        """A capture of the still-running job: its line, and the silence before it in seconds."""
-        for line in reversed(self._tail):
-            if match := _CAPTURED.search(line.text):
-                taken = datetime.fromisoformat(match["time"])
-                last = datetime.fromisoformat(match["last"])
-                return line, (taken - last).total_seconds()
+        """A capture of the still-running job: its line, and the silence before it in seconds.
+
+        Monitors go on writing beside a job that does nothing: training's own lines count.
+        """
+        for tail in self._tails.values():
+            for line in reversed(tail):
+                if (match := _CAPTURED.search(line.text)) is None:
+                    continue
+                taken, last = time_of(line.text), time_of(match["last"])
+                if taken is None or last is None:
+                    return None
+                return line, taken - min(last, self._last_activity(tail, line) or last)
         return None
+
+    def _last_activity(self, tail: deque[LogLine], until: LogLine) -> float | None:
+        """Time of the last line by training itself."""
+        signs = [line for line in tail if line is not until and _ACTIVE.search(line.body)]
+        times = [time_of(line.text) for line in (*signs, *list(self._steps)[-1:])]
+        return max((seen for seen in times if seen is not None), default=None)
+
+    def silence_before(self, line: LogLine) -> float | None:
+        """Seconds from the last step's report until a line, when that is far longer than a step."""
+        times = [t for t in (time_of(step.text) for step in self._steps) if t is not None]
+        until = time_of(line.text)
+        gaps = [after - before for before, after in pairwise(times)]
+        if until is None or len(gaps) < _MIN_REPORTERS:
+            return None
+        silence_s = until - times[-1]
+        long_s = max(2 * SILENCE_S, _SILENT_STEPS * max(gaps))
+        return silence_s if silence_s > long_s else None
 
     def loss_spike(self) -> LogLine | None:
         """Where the loss jumped, or became no number, and stayed so to the end."""

@@ -2,33 +2,52 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tasks.diagnose.exceptions import Raised, TracebackReader, class_of
+from tasks.diagnose.exceptions import Raised, TracebackReader, class_of, loads_weights
 from tasks.diagnose.findings import Finding, Role
+from tasks.diagnose.handled import HandledErrors, says_handled
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
 from tasks.diagnose.rules import RuleSet
+from tasks.diagnose.timeline import Timeline
 from tasks.diagnose.topology import Topology
 from tasks.diagnose.torchrun import TorchrunReader
+from tasks.diagnose.waiting import Collectives
 
 _MAX_FINDINGS_PER_SOURCE = 8
 _STEPS_AFTER_SURVIVED = 3
 """Steps reported after an error, for it to have been survived: ranks train in lockstep."""
-_HANDLED = compile_pattern(
-    r"(?i)^(?:[^\s:]*[\s:]+){0,5}\[?(?:WARN(?:ING)?|INFO|DEBUG)\b|"
-    r"\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|caught|retrying|retry \d+|falling back|"
-    r"restarted|rebuilding|cache miss|will retry|retry loop|no action needed)\b"
+_LINES_AFTER_SURVIVED = 8
+"""Ordinary lines of a rank's own stream after its error, for the same."""
+_RECENT_LINES = 24
+_SUSPICIOUS = compile_pattern(
+    r"(?i)\b(?:fatal|critical|error|panic|abort(?:ed|ing)?|failed \(exitcode|giving up)\b"
 )
-"""What a line says about an error that its program has dealt with."""
-_SUSPICIOUS = compile_pattern(r"(?i)\b(?:fatal|critical|error|panic|abort(?:ed|ing)?)\b")
-
+_FAILED_EXIT = compile_pattern(
+    r"failed \(exitcode: -?[1-9]|Exited with exit code [1-9]|ChildFailedError|exits with return code = -?[1-9]|"
+    r"tasks? [\d,-]+: (?:Killed|Segmentation fault|Aborted|Bus error)"
+)
+_BY_CONTEXT = ("dataset_read", "storage_fault")
+"""Rules whose words mean a broken model when weights are read."""
 _CRASH = "Fatal Python error: "
+_ESCAPED_TRACEBACK = "Traceback (most recent call last):\\n"
 
 Stream = tuple[str, int | None]
+
+
+@dataclass
+class StreamState:
+    """What is known of one rank's lines in one file."""
+
+    reader: TracebackReader = field(default_factory=TracebackReader)
+    handled: HandledErrors = field(default_factory=HandledErrors)
+    steps: int = 0
+    lines: int = 0
+    """Ordinary ones: outside of tracebacks, and nobody's finding."""
 
 
 @dataclass
@@ -41,17 +60,23 @@ class Scan:
     progress: Progress = field(default_factory=Progress)
     topology: Topology = field(default_factory=Topology)
     torchrun: TorchrunReader = field(default_factory=TorchrunReader)
+    collectives: Collectives = field(default_factory=Collectives)
+    timeline: Timeline = field(default_factory=Timeline)
     suspicious: LogLine | None = None
     """First line that speaks of an error and is otherwise unknown."""
     crashes: dict[int | None, LogLine] = field(default_factory=dict)
     """By rank: where Python's fault handler begins to tell of a crash in native code."""
     ranks: set[int] = field(default_factory=set)
     """Ranks that have written anything."""
-    _order: int = 0
-    _readers: dict[Stream, TracebackReader] = field(default_factory=dict)
-    _steps: Counter[Stream] = field(default_factory=Counter)
+    asides: list[Finding] = field(default_factory=list)
+    """Errors that their program says it has dealt with."""
+    order: int = 0
+    _failed_exit: tuple[LogLine, int] | None = None
+    """And the number of steps seen before it."""
+    _streams: dict[Stream, StreamState] = field(default_factory=dict)
     _findings: dict[tuple[Stream, str], list[Finding]] = field(default_factory=dict)
     """By stream and method."""
+    _recent: dict[str, deque[LogLine]] = field(default_factory=dict)
 
     def read(self, lines: Iterable[LogLine]) -> Scan:
         """Feed all lines."""
@@ -60,86 +85,150 @@ class Scan:
         return self
 
     def feed(self, line: LogLine) -> None:
-        """Take note of one line."""
-        self._order += 1
+        """Take note of one line; of a traceback that a logger has put into one, each of its lines."""
+        if _ESCAPED_TRACEBACK in line.body:
+            for part in line.body.split("\\n"):
+                text = part.replace('\\"', '"').rstrip('"}')
+                self._feed(replace(line, text=text, body=text))
+        else:
+            self._feed(line)
+
+    def _feed(self, line: LogLine) -> None:
+        self.order += 1
         if line.rank is not None:
             self.ranks.add(line.rank)
-        stream = (line.file, line.rank)
-        self._steps[stream] += self.progress.feed(line)
+        key = (line.file, line.rank)
+        stream = self._streams.get(key)
+        if stream is None:
+            stream = self._streams[key] = StreamState()
+        if line.file not in self._recent:
+            self._recent[line.file] = deque(maxlen=_RECENT_LINES)
+        self._recent[line.file].append(line)
+        step = self.progress.feed(line)
+        if step is not None:
+            stream.steps += 1
+            self.timeline.note_step(line, step)
         self.topology.feed(line)
-        reader = self._readers.setdefault(stream, TracebackReader())
-        raised = reader.feed(line)
+        raised = stream.reader.feed(line)
         if raised is not None:
-            self._note_exception(raised, stream)
-        elif not reader.inside and not self.torchrun.feed(line):
-            self._note_line(line, stream)
+            self._note_exception(raised, key, stream)
+        elif stream.reader.inside:
+            stream.handled.inside(line)
+        else:
+            if _FAILED_EXIT.search(line.body):
+                self._failed_exit = (line, self.progress.steps_seen)
+            if not self.torchrun.feed(line):
+                self._note_line(line, key, stream)
 
     @property
     def findings(self) -> list[Finding]:
-        """All findings that were kept, in order."""
+        """All findings that were kept, in the order in which they came."""
         kept = (finding for source in self._findings.values() for finding in source)
-        return sorted(kept, key=lambda finding: finding.order)
+        return self.timeline.in_order(kept)
 
     def fatal(self, role: Role) -> list[Finding]:
         """Findings of a role that were not survived, in order; effects that name a node first."""
         found = [f for f in self.findings if f.role == role and not self.survived(f)]
-        return sorted(found, key=lambda f: (role == "effect" and f.node is None, f.order))
+        if role == "effect":
+            return sorted(found, key=lambda f: f.node is None)
+        return found
 
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
-        steps = self._steps[(finding.line.file, finding.line.rank)] - finding.steps_before
+        stream = self._streams[(finding.line.file, finding.line.rank)]
+        steps = stream.steps - finding.steps_before
         reports = self.progress.reports - finding.reports_before
-        return max(steps, reports) >= _STEPS_AFTER_SURVIVED
+        if max(steps, reports) >= _STEPS_AFTER_SURVIVED or finding.order < self.progress.ended_at:
+            return True
+        own_stream = finding.line.rank is not None and finding.role == "cause"
+        return own_stream and stream.lines - finding.lines_before >= _LINES_AFTER_SURVIVED
 
-    def _note_line(self, line: LogLine, stream: Stream) -> None:
-        finding = self.rules.match(line, self._order)
+    def failed_exit(self) -> LogLine | None:
+        """Where a launcher reports a failure that training did not get over; None when none does."""
+        if self._failed_exit is None:
+            return None
+        line, steps = self._failed_exit
+        over = self.progress.steps_seen - steps >= _STEPS_AFTER_SURVIVED
+        return None if over else line
+
+    def _note_line(self, line: LogLine, key: Stream, stream: StreamState) -> None:
+        if stream.handled.recovered(line):
+            self._withdraw(stream.handled.last, key)
+        finding = self.rules.match(line, self.order)
         if finding is not None:
-            if not (_is_handled(finding) or self._is_known_handled(line)):
-                self._keep(finding, stream)
+            self.collectives.feed(line)
+            if (finding.role == "cause" and says_handled(line.body)) or self._is_known(line):
+                self.asides.append(finding)
+                del self.asides[:-_MAX_FINDINGS_PER_SOURCE]
+            else:
+                self._keep(finding, key)
         elif line.body.startswith(_CRASH):
             self.crashes.setdefault(line.rank, line)
-        elif self.suspicious is None and _SUSPICIOUS.search(line.body):
-            self.suspicious = line
+        elif _SUSPICIOUS.search(line.body):
+            if self.suspicious is None and not says_handled(line.body):
+                self.suspicious = line
+        else:
+            stream.lines += 1
+        stream.handled.outside(line)
 
-    def _note_exception(self, raised: Raised, stream: Stream) -> None:
+    def _note_exception(self, raised: Raised, key: Stream, stream: StreamState) -> None:
         """Give a chain's first exception its class, by a rule for its text or by its type."""
         root = raised.root()
-        finding = self.rules.match(root.line, self._order)
-        if finding is None and not root.wrapper:
+        finding = self.rules.match(root.line, self.order)
+        if finding is not None:
+            self.collectives.feed(root.line)
+            if finding.method in _BY_CONTEXT and loads_weights(root):
+                finding = replace(finding, failure_class="ModelLoadingError")
+        elif not root.wrapper:
             finding = Finding(
-                class_of(root), "cause", "exception", root.line, self._order, rank=root.line.rank
+                class_of(root), "cause", "exception", root.line, self.order, rank=root.line.rank
             )
-        self._forget(raised.context, stream)
-        if finding is None or self._is_known_handled(raised.line):
+        self._forget(raised.context, key)
+        if finding is None or self._is_known(raised.line):
             return
-        if raised.in_traceback or not _is_handled(finding):
-            self._keep(finding, stream)
+        handled = stream.handled.said_before or raised.beside_the_point
+        if not raised.in_traceback:
+            handled = finding.role == "cause" and says_handled(finding.line.body)
+        if handled:
+            self.asides.append(finding)
+            return
+        stream.handled.last = finding
+        self._keep(finding, key)
 
-    def _is_known_handled(self, line: LogLine) -> bool:
+    def _is_known(self, line: LogLine) -> bool:
+        """Whether training is on record to have gone on after this error."""
         body = line.body.strip()
         return any(body in error or error in body for error in self.handled_errors)
 
-    def _forget(self, raised: Raised | None, stream: Stream) -> None:
+    def _forget(self, raised: Raised | None, key: Stream) -> None:
         """Drop what was noted for exceptions that a longer chain now explains."""
         lines = set()
         while raised is not None:
             lines.add(raised.line)
             raised = raised.context
         for source, found in self._findings.items():
-            if source[0] == stream:
+            if source[0] == key:
                 found[:] = [f for f in found if f.line not in lines]
 
-    def _keep(self, finding: Finding, stream: Stream) -> None:
+    def _withdraw(self, finding: Finding | None, key: Stream) -> None:
+        """The next line says that the error was dealt with."""
+        if finding is None:
+            return
+        for found in self._findings.values():
+            found[:] = [f for f in found if f.line is not finding.line]
+        self.asides.append(finding)
+
+    def _keep(self, finding: Finding, key: Stream) -> None:
+        stream = self._streams[key]
         finding = replace(
-            finding, steps_before=self._steps[stream], reports_before=self.progress.reports
+            finding,
+            steps_before=stream.steps,
+            reports_before=self.progress.reports,
+            lines_before=stream.lines,
+            time=self.timeline.time_of_last(self._recent[key[0]]),
         )
-        found = self._findings.setdefault((stream, finding.method), [])
+        found = self._findings.setdefault((key, finding.method), [])
         if len(found) == _MAX_FINDINGS_PER_SOURCE and self.survived(found[0]):
             found.pop(0)
         if len(found) < _MAX_FINDINGS_PER_SOURCE:
             found.append(finding)
-
-
-def _is_handled(finding: Finding) -> bool:
-    """Whether the line itself says that the error was dealt with."""
-    return finding.role == "cause" and _HANDLED.search(finding.line.body) is not None

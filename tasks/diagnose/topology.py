@@ -1,19 +1,52 @@
-"""Which host runs which rank, as the logs tell: start-up lines, NCCL's own, Slurm's."""
+"""Which host runs which rank, as the logs tell: start-up lines, NCCL's own, torchrun's, Slurm's.
+
+Names of hosts come in every shape, so a name counts as a host's only where a program says that it is
+one; later lines are searched for the names that are known.
+"""
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from dataclasses import dataclass, field
 
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
+_NAME = r"[A-Za-z0-9][\w.-]*"
 _RANK_HOST = compile_pattern(
-    r"\brank[ =:]+(?P<rank>\d+)\b.{0,20}?\bhost[ =:]+(?P<host>[A-Za-z][\w.-]*)"
+    r"(?i)\b(?:global[_ ]?)?rank[ =:]+(?P<rank>\d+)\b.{0,40}?\b(?:host(?:name)?|node)[ =:]+(?P<host>[A-Za-z][\w.-]*)"
 )
+_HOST_RANK = compile_pattern(
+    r"(?i)\b(?:host(?:name)?|node)[ =:]+(?P<host>[A-Za-z][\w.-]*).{0,40}?\b(?:global[_ ]?)?rank[ =:]+(?P<rank>\d+)\b"
+)
+_LAUNCHED_PID = compile_pattern(r"\bpid[ =:]+(?P<pid>\d+)")
+_NCCL = compile_pattern(rf"(?:^|[ \]])(?P<host>{_NAME}):(?P<pid>\d+):\d+ \[\d+\] (?:\S+ )?NCCL ")
+_NCCL_RANK = compile_pattern(r"\bcomm 0x[0-9a-f]+ rank (?P<rank>\d+) nranks \d+")
 _HOST_ADDRESS = compile_pattern(
     r"(?P<host>[A-Za-z][\w-]*\d[\w.-]*),?:? (?:ip[ =:]+|\()?(?P<address>\d+\.\d+\.\d+\.\d+)\b"
 )
-_TASK_HOST = compile_pattern(r"error: (?P<host>[A-Za-z][\w.-]*): tasks? [\d,-]+: ")
+_TASK_HOST = compile_pattern(rf"error: (?P<host>{_NAME}): tasks? [\d,-]+: (?P<what>.*)")
+_HEADER = compile_pattern(
+    r"(?i)(?:NODELIST=|node ?list:?\s+|\bnodes\s*:\s+|\bnode\(s\):\s+|\bhosts?\s*:\s+|hostnames |running on (?:host )?)"
+    r"(?P<list>[A-Za-z][\w.,\[\]-]*)"
+)
+_PREFIXED = compile_pattern(r"^(?P<host>[A-Za-z][\w.-]*\d[\w.-]*):\s")
+_TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
+_SYSLOG = (
+    compile_pattern(
+        rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:kernel|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
+    ),
+    compile_pattern(
+        rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
+    ),
+    compile_pattern(rf"\b(?:instance|host|node|hostname)[ :=]+(?P<node>{_NAME})"),
+    compile_pattern(rf"^\[[\w-]+\] (?P<node>{_NAME})[ :]"),
+)
+_NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
+_TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
+_RANGE = re.compile(r"^(?P<stem>[^\[\]]*)\[(?P<ranges>[\d,-]+)\](?P<rest>.*)$")
+_MAX_HOSTS = 20_000
 _MAX_ADDRESSES = 50_000
 _DOTS_OF_AN_ADDRESS = 3
 
@@ -24,27 +57,125 @@ class Topology:
 
     by_rank: dict[int, str] = field(default_factory=dict)
     by_address: dict[str, str] = field(default_factory=dict)
-    failed_task_hosts: set[str] = field(default_factory=set)
+    by_pid: dict[tuple[str, int], int] = field(default_factory=dict)
+    """Ranks by host and process."""
+    hosts: set[str] = field(default_factory=set)
+    """All names that some program calls a host's."""
+    failed_tasks: dict[str, str] = field(default_factory=dict)
+    """What Slurm says of a host's tasks."""
+    _job_hosts: set[str] = field(default_factory=set)
+    """Those of the job's own node list."""
 
     def feed(self, line: LogLine) -> None:
         """Take note of what the line says about hosts."""
         text = line.body
-        if "rank" in text and (match := _RANK_HOST.search(text)):
-            self.by_rank.setdefault(int(match["rank"]), match["host"])
+        if "rank" in text:
+            self._note_rank(text)
+        if "NCCL" in text and (match := _NCCL.search(text)):
+            self._note_nccl(match["host"], int(match["pid"]), text, line.rank)
         if len(self.by_address) < _MAX_ADDRESSES and text.count(".") >= _DOTS_OF_AN_ADDRESS:
             self._note_addresses(text)
         if "error: " in text and (match := _TASK_HOST.search(text)):
-            self.failed_task_hosts.add(match["host"])
+            self._add_host(match["host"])
+            self.failed_tasks.setdefault(match["host"], match["what"])
+        if ("ost" in text or "ode" in text or "NODELIST" in text) and (
+            match := _HEADER.search(text)
+        ):
+            self._note_list(match["list"])
+        if text.lstrip().startswith("host") and (match := _TORCHRUN_HOST.match(text)):
+            self._add_host(match["host"])
+
+    def _note_rank(self, text: str) -> None:
+        match = _RANK_HOST.search(text) or _HOST_RANK.search(text)
+        if match is None:
+            return
+        self.by_rank.setdefault(int(match["rank"]), match["host"])
+        self._add_host(match["host"])
+        if pid := _LAUNCHED_PID.search(text):
+            self.by_pid[(match["host"], int(pid["pid"]))] = int(match["rank"])
+
+    def _note_nccl(self, host: str, pid: int, text: str, rank: int | None) -> None:
+        self._add_host(host)
+        if found := _NCCL_RANK.search(text):
+            rank = int(found["rank"])
+        if rank is not None:
+            self.by_rank.setdefault(rank, host)
+            self.by_pid[(host, pid)] = rank
 
     def _note_addresses(self, text: str) -> None:
         while match := _HOST_ADDRESS.search(text):
-            self.by_address.setdefault(match["address"], match["host"])
+            if match["host"] not in _NO_HOSTS:
+                self.by_address.setdefault(match["address"], match["host"])
+                self._add_host(match["host"])
             text = text[match.end() :]
 
+    def _note_list(self, text: str) -> None:
+        for name in expand_hosts(text):
+            if any(c.isdigit() for c in name):
+                self._add_host(name)
+                self._job_hosts.add(name)
+
+    def _add_host(self, name: str) -> None:
+        if name not in _NO_HOSTS and len(self.hosts) < _MAX_HOSTS:
+            self.hosts.add(name)
+
     def host(self, node: str | None, rank: int | None) -> str | None:
-        """Host of a name or address, else of a rank, else the only one whose task failed."""
+        """Host of a name or address, else of a rank."""
         if node is not None:
             return self.by_address.get(node, node)
-        if rank is not None and rank in self.by_rank:
-            return self.by_rank[rank]
-        return next(iter(self.failed_task_hosts)) if len(self.failed_task_hosts) == 1 else None
+        return self.by_rank.get(rank) if rank is not None else None
+
+    def named_in(self, text: str) -> str | None:
+        """The host that the line is about: as the system's log names it, else one that is known."""
+        for pattern in _SYSLOG:
+            match = pattern.search(text)
+            if match and match["node"] not in _NO_HOSTS and _may_be_host(match["node"], self.hosts):
+                return str(match["node"])
+        return next((t for t in _TOKEN.findall(text) if t in self.hosts), None)
+
+    def failed_task_host(self, wanted: str = "") -> str | None:
+        """The only host whose tasks failed, or failed in that way."""
+        found = {h for h, what in self.failed_tasks.items() if wanted in what}
+        return found.pop() if len(found) == 1 else None
+
+    def only_host(self) -> str | None:
+        """The job's host, when it has one alone."""
+        hosts = self._job_hosts or self.hosts or set(self.by_rank.values())
+        short = {h.partition(".")[0] for h in hosts}
+        return next(iter(hosts)) if len(short) == 1 else None
+
+    def rank_of(self, host: str | None, pid: int) -> int | None:
+        """Rank of a process, by its host or, where no other host has such a process, without."""
+        if host is not None and (host, pid) in self.by_pid:
+            return self.by_pid[(host, pid)]
+        found = {rank for (_, known), rank in self.by_pid.items() if known == pid}
+        return found.pop() if len(found) == 1 else None
+
+
+def most_named(hosts: list[str]) -> str | None:
+    """The name that comes most often, the first of several."""
+    return Counter(hosts).most_common(1)[0][0] if hosts else None
+
+
+def expand_hosts(text: str) -> list[str]:
+    """Names of a Slurm node list: gpu-[01-03,07],login1."""
+    names: list[str] = []
+    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,]*)?", text):
+        match = _RANGE.match(part)
+        if match is None:
+            names.append(part)
+            continue
+        for span in match["ranges"].split(","):
+            low, _, high = span.partition("-")
+            if not low:
+                continue
+            last = min(int(high or low), int(low) + _MAX_HOSTS)
+            names += [
+                f"{match['stem']}{n:0{len(low)}d}{match['rest']}" for n in range(int(low), last + 1)
+            ]
+    return names
+
+
+def _may_be_host(name: str, known: set[str]) -> bool:
+    """Whether a name where a host's stands is one: known, or with a digit as hosts have and times not."""
+    return name in known or (name[0].isalpha() and any(c.isdigit() for c in name))

@@ -1,0 +1,99 @@
+"""Verdicts by how processes died: what torchrun saw of its workers, where the logs say little else."""
+
+from __future__ import annotations
+
+from configs.records import ActionKind, Verdict
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.scan import Scan
+from tasks.diagnose.torchrun import RankFailure
+from tasks.diagnose.verdicts import make_verdict
+
+_OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+
+
+def verdict_on_silent_exit(death: RankFailure, scan: Scan) -> Verdict:
+    """A rank that ended itself and said nothing that is known."""
+    return make_verdict(
+        "Unknown",
+        method="rank_exited",
+        confidence=0.3,
+        root=_last_word(death, scan),
+        rank=death.rank,
+        evidence=[
+            f"rank {death.rank} exited with code {death.exit_code} and no known error",
+            death.line,
+        ],
+    )
+
+
+def verdict_on_signal(death: RankFailure, scan: Scan, *, own_job: bool) -> Verdict:
+    """A rank that a signal ended, with no word of its own about why.
+
+    `own_job`: one of Overland's, whose launcher tells of memory limits: there a kill is somebody's.
+    In any other log, the kernel's memory killer is by far the likeliest to send SIGKILL.
+    """
+    name = death.signal_name
+    if name not in _OUTSIDE_SIGNALS:
+        return _of_crash(death, scan, own_job=own_job)
+    who = f"rank {death.rank}" if death.rank is not None else f"process {death.pid}"
+    effects = [f.line for f in scan.fatal("effect")[:2]]
+    said = f"{who} was ended by {name}; nothing in the logs says who sent it"
+    if name == "SIGKILL" and not own_job:
+        return make_verdict(
+            "CgroupOOM",
+            method="rank_killed",
+            confidence=0.45,
+            root=death.line,
+            rank=death.rank,
+            node=host_of(death),
+            evidence=[said, *effects],
+            mitigation="Most likely the host's memory ran out: look for the kernel's memory killer in the "
+            "node's log, and ask for more memory or use fewer data workers.",
+        )
+    return make_verdict(
+        "NodeFailure",
+        method="rank_killed",
+        confidence=0.7 if own_job else 0.4,
+        root=death.line,
+        rank=death.rank,
+        node=host_of(death),
+        action="restart_same_nodes",
+        evidence=[said, *effects],
+        mitigation="Look in the node's system log (out-of-memory killer, an operator) for who "
+        "ended the process. The run continues from the last checkpoint.",
+    )
+
+
+def _of_crash(death: RankFailure, scan: Scan, *, own_job: bool) -> Verdict:
+    """A crash in native code. One before the first step is the installation's, and comes back."""
+    who = f"rank {death.rank}" if death.rank is not None else f"process {death.pid}"
+    crash = scan.crashes.get(death.rank) or scan.crashes.get(None)
+    where = "its stack is in its log" if crash else "nothing in the logs says where"
+    at_start = scan.progress.steps_seen == 0 and not own_job
+    action: ActionKind = "fix_by_user" if at_start else "restart_same_nodes"
+    return make_verdict(
+        "RuntimeError",
+        method="rank_crashed",
+        confidence=0.6,
+        root=crash or death.line,
+        rank=death.rank,
+        action=action,
+        evidence=[
+            f"{who} crashed in native code ({death.signal_name}); {where}",
+            death.line,
+            *(f.line for f in scan.fatal("effect")[:2]),
+        ],
+        mitigation="Once may be chance. When it returns, read the stack at the end of the rank's log, "
+        "and check the node's memory if it is always the same node.",
+    )
+
+
+def host_of(death: RankFailure) -> str | None:
+    """Host of the worker, when torchrun's report names one that means something elsewhere."""
+    return death.host if death.host not in (None, "localhost", "127.0.0.1") else None
+
+
+def _last_word(death: RankFailure, scan: Scan) -> LogLine:
+    """A line that speaks of an error and may be the rank's own; else torchrun's."""
+    word = scan.suspicious
+    return word if word is not None and word.rank in (None, death.rank) else death.line

@@ -1,0 +1,59 @@
+"""Verdicts on jobs without an error of their own: ended well, still running, silent, or learning nothing."""
+
+from __future__ import annotations
+
+from configs.records import Verdict
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.place import one_host, stuck_ranks
+from tasks.diagnose.progress import SILENCE_S
+from tasks.diagnose.scan import Scan
+from tasks.diagnose.verdicts import make_verdict
+
+
+def verdict_on_success(scan: Scan) -> Verdict | None:
+    """Ended well: by its exit code, or by its own words with no failure after them.
+
+    An exit code of 0 proves nothing when a launcher has reported a failure that training did not get
+    over: scripts lose exit codes in pipes. Training that has said that it is done has its result.
+    """
+    ended_well, completed = scan.progress.success(), scan.progress.completed
+    failed = scan.failed_exit() is not None
+    if ended_well is not None and (completed is not None or not failed):
+        return make_verdict("NoFailure", method="log", confidence=0.95, evidence=[ended_well])
+    if completed is None or failed or scan.fatal("decisive") or scan.fatal("cause"):
+        return None
+    return make_verdict("NoFailure", method="completed", confidence=0.7, evidence=[completed])
+
+
+def verdict_on_spike(scan: Scan) -> Verdict | None:
+    """A loss that left its range and did not come back."""
+    spike = scan.progress.loss_spike()
+    if spike is None:
+        return None
+    return make_verdict("LossSpike", method="loss_series", confidence=0.8, root=spike)
+
+
+def verdict_on_capture(scan: Scan) -> Verdict | None:
+    """A job that still ran when its log was taken: silent for long, or as it should be."""
+    capture = scan.progress.capture()
+    if capture is None:
+        return None
+    line, silence_s = capture
+    if silence_s <= SILENCE_S:
+        return make_verdict("NoFailure", method="still_running", confidence=0.8, evidence=[line])
+    return hang(scan, f"the job still ran and had done nothing for {silence_s:.0f} s", line)
+
+
+def hang(scan: Scan, said: str, line: LogLine) -> Verdict:
+    """A hang, with the rank that is behind if one is."""
+    ranks = stuck_ranks(scan)
+    node = one_host(scan, ranks)
+    return make_verdict(
+        "Hang",
+        method="silence",
+        confidence=0.8,
+        rank=min(ranks) if len(ranks) == 1 else None,
+        node=node,
+        action="restart_exclude_node" if node else None,
+        evidence=[said, line],
+    )

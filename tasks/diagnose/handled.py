@@ -1,0 +1,72 @@
+"""What programs say about errors that they have dealt with: such an error ended nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tasks.diagnose.findings import Finding
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
+
+_WORDS = (
+    r"\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|caught|retrying|retry \d+|re-?trying in|falling back|fall back|"
+    r"restarted|rebuilding|cache miss|will (?:re)?try|retry loop|no action needed|non-critical|"
+    r"does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re)\b"
+)
+_LEVEL = r"^(?:[^\s:]*[\s:]+){0,5}\[?(?:WARN(?:ING)?|INFO|DEBUG)\b"
+_HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_WORDS}")
+_BEFORE = compile_pattern(rf"(?i){_WORDS}|optional")
+_ANNOUNCES = compile_pattern(r"(?i):\s*$|\braised\b|\bexception\b|traceback")
+_IGNORED = compile_pattern(r"^(?:Exception ignored in|Error in atexit)")
+_AFTER = compile_pattern(
+    rf"(?i){_WORDS}|\bnot (?:available|found|installed), (?:using|falling|will)|\busing \S.{{0,60}} instead|"
+    r"\b(?:does not|did not) fit, trying|\bdisabl(?:ed|ing)\b"
+)
+_ERROR_LEVEL = compile_pattern(r"(?i)\b(?:ERROR|FATAL|CRITICAL)\b")
+_LINES_LOOKED_AT = 2
+
+
+def says_handled(body: str) -> bool:
+    """Whether a line says of its own error that it was dealt with. NCCL's warnings are no such lines."""
+    return "NCCL WARN" not in body and _HANDLED.search(body) is not None
+
+
+def _announces_handled(body: str) -> bool:
+    """Whether the line before a traceback introduces it as one that does not matter."""
+    if _IGNORED.search(body):
+        return True
+    return _BEFORE.search(body) is not None and _ANNOUNCES.search(body) is not None
+
+
+@dataclass
+class HandledErrors:
+    """Follows one stream: what stands before and after its tracebacks."""
+
+    said_before: bool = False
+    """Of the traceback that is being read: the line before it says that it does not matter."""
+    last: Finding | None = None
+    """The newest error that may still be said to be dealt with."""
+    _before: LogLine | None = None
+    _outside: bool = True
+    _looked_at: int = 0
+
+    def inside(self, line: LogLine) -> None:
+        """A line of a traceback."""
+        if self._outside:
+            self._outside = False
+            before = self._before
+            self.said_before = before is not None and _announces_handled(before.body)
+            self.last, self._looked_at = None, 0
+
+    def recovered(self, line: LogLine) -> bool:
+        """Whether this line, soon after a traceback, says that the program goes on without."""
+        if self.last is None or self._looked_at >= _LINES_LOOKED_AT:
+            return False
+        self._looked_at += 1
+        return _ERROR_LEVEL.search(line.body) is None and _AFTER.search(line.body) is not None
+
+    def outside(self, line: LogLine) -> None:
+        """An ordinary line."""
+        if not self._outside and not line.body.startswith(("The above exc", "During handling")):
+            self._outside = True
+        self._before = line

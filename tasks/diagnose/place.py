@@ -1,0 +1,70 @@
+"""Where a fault is: the rank that the others wait for, the node that a finding is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.findings import Finding
+from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.scan import Scan
+from tasks.diagnose.topology import most_named
+
+TIMEOUTS = ("nccl_timeout", "collective_timeout")
+_PROCESS = compile_pattern(r"(?:\bpid[=' ]+|[Kk]illed? process )(\d+)")
+_BUS = compile_pattern(r"PCI:([0-9a-fA-F:.]+)\)")
+_OUT_OF_MEMORY = "Out Of Memory"
+
+
+def node_of(finding: Finding, scan: Scan) -> str | None:
+    """Node of a fault that sits in a node; None for all others, and where nothing tells."""
+    local = CLASSES[finding.failure_class].node_local or finding.action == "restart_exclude_node"
+    if not local:
+        return None
+    topology = scan.topology
+    alike = [f for f in scan.fatal(finding.role) if f.failure_class == finding.failure_class]
+    same = [f for f in alike if f.method == finding.method]
+    named = most_named([f.node for f in same if f.node is not None])
+    if finding.role == "effect" and named is not None:
+        return topology.host(named, None)
+    for other in (finding, *(alike if finding.role == "decisive" else same)):
+        if other.node is not None:
+            return topology.host(other.node, None)
+    if finding.failure_class == "CgroupOOM" and (host := topology.failed_task_host(_OUT_OF_MEMORY)):
+        return host
+    if finding.method != "job_node_fail" and (host := topology.named_in(finding.line.body)):
+        return host
+    rank = rank_of(finding, scan)
+    return topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
+
+
+def rank_of(finding: Finding, scan: Scan) -> int | None:
+    """Rank of a finding: its line's own, or that of the process that the kernel names."""
+    if finding.rank is not None:
+        return finding.rank
+    match = _PROCESS.search(finding.line.body)
+    if match is None:
+        return None
+    pid = int(match[1])
+    death = scan.torchrun.failures.get(pid)
+    if death is not None and death.rank is not None:
+        return death.rank
+    return scan.topology.rank_of(scan.topology.named_in(finding.line.body), pid)
+
+
+def stuck_ranks(scan: Scan) -> set[int]:
+    """The ranks that the others wait for: those that report no time-out, or are a step behind."""
+    reported = {f.rank for f in scan.fatal("effect") if f.method in TIMEOUTS}
+    known = scan.ranks | set(scan.topology.by_rank)
+    own = {rank for rank in reported if rank is not None}
+    if reported:
+        absent = scan.collectives.absent(known, own)
+        return absent if len(absent) == 1 or one_host(scan, absent) else set()
+    return scan.progress.laggards()
+
+
+def one_host(scan: Scan, ranks: Iterable[int]) -> str | None:
+    """The host of all these ranks, when it is one of several."""
+    by_rank = scan.topology.by_rank
+    hosts = {by_rank.get(rank) for rank in ranks}
+    return hosts.pop() if len(hosts) == 1 and len(set(by_rank.values())) > 1 else None

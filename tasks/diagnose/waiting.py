@@ -1,0 +1,71 @@
+"""Collectives that timed out: who waited in which, so who did not come.
+
+The rank that the others wait for reports nothing, or is behind: it waits in an earlier collective.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
+
+_RANK = compile_pattern(r"\bRank (\d+)\]")
+_WORK = compile_pattern(r"WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
+_ENQUEUED = compile_pattern(r"last enqueued work: (\d+)")
+_MISSING = compile_pattern(r"Ranks? (\d+(?:, \d+)*) failed to pass monitoredBarrier")
+_MOST_WAIT = 0.5
+"""Share of all ranks that must have reported, for the others' silence to mean something."""
+
+
+@dataclass
+class Collectives:
+    """What ranks say about collectives that timed out."""
+
+    waiting_in: dict[int, int] = field(default_factory=dict)
+    """Sequence number of the first collective that timed out on a rank; -1 where it is not said."""
+    enqueued: dict[int, int] = field(default_factory=dict)
+    named: list[int] = field(default_factory=list)
+    """Ranks that a barrier names as missing."""
+
+    def feed(self, line: LogLine) -> None:
+        """Take note of a line about a time-out."""
+        text = line.body
+        if match := _MISSING.search(text):
+            self.named += [int(rank) for rank in match[1].split(", ")]
+        if (rank := _rank_of(line)) is None:
+            return
+        if match := _ENQUEUED.search(text):
+            self.enqueued.setdefault(rank, int(match[1]))
+        elif match := _WORK.search(text):
+            self.waiting_in.setdefault(rank, int(match[1]) if match[1] else -1)
+
+    def absent(self, ranks: set[int], reported: set[int]) -> set[int]:
+        """The ranks that the others wait for, of all `ranks`; empty when it cannot be told.
+
+        `reported`: ranks with a time-out of their own, by whatever backend.
+        """
+        if self.named:
+            return {rank for rank, _ in Counter(self.named).most_common(1)}
+        waiting = set(self.waiting_in) | reported
+        silent = ranks - waiting
+        if len(silent) == 1 or (silent and len(waiting) > _MOST_WAIT * len(ranks | waiting)):
+            return silent
+        return _behind(self.enqueued) or _behind(
+            {rank: number for rank, number in self.waiting_in.items() if number >= 0}
+        )
+
+
+def _behind(numbers: dict[int, int]) -> set[int]:
+    """The ranks with the lowest number, when they are few."""
+    if not numbers or len(set(numbers.values())) < 2:
+        return set()
+    lowest = min(numbers.values())
+    behind = {rank for rank, number in numbers.items() if number == lowest}
+    return behind if 2 * len(behind) <= len(numbers) else set()
+
+
+def _rank_of(line: LogLine) -> int | None:
+    match = _RANK.search(line.body)
+    return int(match[1]) if match else line.rank
