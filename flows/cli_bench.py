@@ -30,3 +30,15 @@ def bench_checkpoint(
     from tasks.train.bench_checkpoint import bench_checkpoint as measure
 
     print_checkpoint_bench(measure(saves=saves), json=json)
+
+
+@bench.command("compress")
+def bench_compress(
+    size_mb: Annotated[int, typer.Option(help="Size of the log.", min=1)] = 100,
+    json: Json = False,
+) -> None:
+    """Log compression beside Drain3: the same file, the same core."""
+    from flows.show.bench import print_bench
+    from tasks.diagnose.bench_compress import bench_compress as measure
+
+    print_bench("log compression beside Drain3", measure(size_mb=size_mb), json=json)

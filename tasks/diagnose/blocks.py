@@ -1,8 +1,8 @@
 """Bytes of a log -> blocks of whole lines, in bounded memory, whatever the file holds.
 
-A block is what one pass in C can work on: lines in one piece of memory, colours taken out. What a
-progress bar rewrites with carriage returns becomes a piece for each rewrite, all with the number of
-their line, so that an error printed behind the bar is seen.
+A block is what one pass in C can work on. What a progress bar rewrites with carriage returns is a
+piece for each rewrite, all with the number of their line, so that an error printed behind the bar is
+seen.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, repeat
 from typing import BinaryIO, Protocol, cast
 
+import numpy as np
 import zstandard
+from numpy.typing import NDArray
 
 from configs.errors import InputError
 
@@ -32,6 +34,9 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*\x07?|[@-Z\\^_])")
 
 
+REWRITE_TO_NEWLINE = bytes.maketrans(b"\r", b"\n")
+
+
 class Readable(Protocol):
     """A stream of bytes."""
 
@@ -44,13 +49,16 @@ class Block:
     """Some pieces of a log, in order."""
 
     data: bytes
-    """The pieces, with a newline between two; without colours."""
+    """The pieces, with a newline or a carriage return between two."""
+    ends: NDArray[np.int64]
+    """Where each piece but the last ends."""
     numbers: Sequence[int]
     """1-based line number of each piece; empty pieces have one too."""
 
     def pieces(self) -> list[bytes]:
-        """The text of each piece."""
-        return self.data.split(b"\n")
+        """The bytes of each piece."""
+        data = self.data.translate(REWRITE_TO_NEWLINE) if b"\r" in self.data else self.data
+        return data.split(b"\n")
 
 
 @dataclass
@@ -77,31 +85,47 @@ class LineSplitter:
 
     def _block(self, data: bytes, *, last: bytes) -> Block:
         """`last` is the terminator that came after the data."""
-        if b"\x1b" in data:
-            data = _ANSI.sub(b"", data)
         if last == b"\n":
             data = data.removesuffix(b"\r")
-        first = self.number
-        numbers: Sequence[int]
-        if b"\r" in data:
+        rewritten = b"\r" in data
+        if rewritten and _has_windows_newlines(data):
             data = data.replace(b"\r\n", b"\n")
-        if b"\r" in data:
-            rewrites = [line.count(b"\r") + 1 for line in data.split(b"\n")]
-            lines = len(rewrites)
-            counted = enumerate(rewrites, first)
-            numbers = list(chain.from_iterable(repeat(n, count) for n, count in counted))
-            data = data.replace(b"\r", b"\n")
+            rewritten = b"\r" in data
+        characters = np.frombuffer(data, dtype=np.uint8)
+        newline = characters == ord("\n")
+        numbers: Sequence[int]
+        if rewritten:
+            ends = np.flatnonzero(newline | (characters == ord("\r")))
+            numbers = _numbers_of_rewrites(newline[ends], self.number)
         else:
-            lines = data.count(b"\n") + 1
-            numbers = range(first, first + lines)
-        self.number += lines if last == b"\n" else lines - 1
-        return Block(data, numbers)
+            ends = np.flatnonzero(newline)
+            numbers = range(self.number, self.number + len(ends) + 1)
+        self.number = numbers[-1] + (last == b"\n")
+        return Block(data, ends, numbers)
 
 
-def read_blocks(stream: Readable) -> Iterator[Block]:
-    """All blocks of a stream, decompressed if need be."""
+def clean(piece: bytes) -> bytes:
+    """The piece without colours and other commands to a terminal."""
+    return _ANSI.sub(b"", piece) if b"\x1b" in piece else piece
+
+
+def _has_windows_newlines(data: bytes) -> bool:
+    """By the first line. Elsewhere a bar may end so: an empty piece is cheaper than to look for all."""
+    first = data.find(b"\n")
+    return data[first - 1 : first] == b"\r"
+
+
+def _numbers_of_rewrites(ends_line: NDArray[np.bool_], first: int) -> Sequence[int]:
+    """Line number of each piece between newlines and carriage returns; only newlines count."""
+    numbers = np.full(len(ends_line) + 1, first, dtype=np.int64)
+    numbers[1:] += np.cumsum(ends_line)
+    return array("q", numbers.tobytes())
+
+
+def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """All blocks of a stream, each of about that size."""
     splitter = LineSplitter()
-    for data in _read(stream):
+    for data in _read(stream, block_bytes):
         block = splitter.push(data)
         if block is not None:
             yield block
@@ -126,10 +150,10 @@ def decompressed(file: Readable) -> Readable:
     return whole
 
 
-def _read(stream: Readable) -> Iterator[bytes]:
+def _read(stream: Readable, block_bytes: int) -> Iterator[bytes]:
     while True:
         try:
-            data = stream.read(BLOCK_BYTES)
+            data = stream.read(block_bytes)
         except EOFError:
             return  # a compressed log whose writer was killed: what there is counts
         except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:

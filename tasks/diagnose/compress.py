@@ -10,7 +10,7 @@ Of any other template the first line is kept, and how often, until where and by 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from pathlib import Path
@@ -26,10 +26,12 @@ from tasks.diagnose.sources import Source, blocks_of, source_of
 from tasks.diagnose.templates import Template, TemplateTable, mask, quick_mask, shapes
 from tasks.diagnose.verbatim import TracebackFolder, VerbatimStore
 
+_BLOCK_BYTES = 1 << 20
 _UNKNOWN = -1
 _BLANK = 0
 _MAX_CACHED = 1 << 15
 _MAX_LAST_BYTES = 512
+_MAX_PREFIX_BYTES = 128
 
 
 def compress(
@@ -41,7 +43,7 @@ def compress(
     compressor = Compressor(rules, limits)
     for source in sources:
         where = source if isinstance(source, Source) else source_of(source)
-        compressor.add(where, blocks_of(where))
+        compressor.add(where, blocks_of(where, _BLOCK_BYTES))
     return compressor.result()
 
 
@@ -82,11 +84,12 @@ class Compressor:
         pieces = Pieces(block)
         if _UNKNOWN in ids:
             self._learn(keys, ids, pieces)
+        counts = Counter(ids)
         last = dict(zip(ids, range(len(ids)), strict=True))
         self._keep_after(ids, pieces)
         for index, at in last.items():
             if index != _BLANK:
-                self._note(self._table.templates[index], index, at, ids, pieces)
+                self._note(index, counts[index], at, ids, pieces)
         heads = {index for index in last if self._table.templates[index].kind == "traceback"}
         if heads or self._tracebacks.inside:
             self._feed_tracebacks(heads, ids, pieces)
@@ -173,16 +176,9 @@ class Compressor:
 
     # ------------------------------------------------------------ what a block holds
 
-    def _note(
-        self,
-        template: Template,
-        index: int,
-        last: int,
-        ids: list[int],
-        pieces: Pieces,
-    ) -> None:
+    def _note(self, index: int, count: int, last: int, ids: list[int], pieces: Pieces) -> None:
         """Take note of a template's lines in a block."""
-        count = ids.count(index)
+        template = self._table.templates[index]
         if template.kind != "dropped":
             self._note_ranks(template, index, count, ids, pieces)
             self._keep_first(template, index, count, ids, pieces)
@@ -212,13 +208,18 @@ class Compressor:
     def _note_ranks(
         self, template: Template, index: int, count: int, ids: list[int], pieces: Pieces
     ) -> None:
-        """Of a stream of many ranks, a block's first occurrences tell who writes the lines."""
+        """Who writes the lines. Of a stream of many ranks a sample tells, a small one once all seem known."""
         if self._source.rank is not None:
             template.add_rank(self._source.rank)
         elif template.names_rank:
-            for at in positions(ids, index, min(count, self._limits.ranks_per_block)):
-                text = pieces[at][:128].decode("utf-8", errors="replace")
+            known = template.ranks
+            for at in positions(ids, index, min(count, template.rank_samples)):
+                text = pieces[at][:_MAX_PREFIX_BYTES].decode("utf-8", errors="replace")
                 template.add_rank(split_prefix(text)[0])
+            most = self._limits.ranks_per_block
+            template.rank_samples = (
+                most if template.ranks != known else template.rank_samples // 2 + 1
+            )
 
     def _feed_tracebacks(self, heads: set[int], ids: list[int], pieces: Pieces) -> None:
         for at, index in enumerate(ids):

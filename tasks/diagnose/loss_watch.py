@@ -16,7 +16,7 @@ from statistics import median
 from tasks.diagnose.pieces import Pieces, positions
 
 _LOSS = re.compile(rb"loss['\"]?[ :=]{1,20}['\"]?([+-]?\d[\d.]*(?:[eE][+-]?\d+)?)")
-_SAMPLES_PER_BLOCK = 16
+_SAMPLES_PER_BLOCK = 24
 _HISTORY = 64
 _MIN_HISTORY = 8
 _HIGH_RATIO = 1.5

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from tasks.diagnose.blocks import Block
-
-_NEWLINE = ord("\n")
+from tasks.diagnose.blocks import Block, clean
 
 
 class Pieces:
     """Random access to a block's pieces: to cut all of them costs more than to look them up."""
 
     def __init__(self, block: Block) -> None:
-        self._data = block.data
-        self.numbers: Sequence[int] = block.numbers
+        self._block = block
+        self.numbers = block.numbers
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def __getitem__(self, at: int) -> bytes:
-        start = int(self._ends[at - 1]) + 1 if at else 0
-        end = int(self._ends[at]) if at < len(self._ends) else len(self._data)
-        return self._data[start:end]
+        """The bytes of a piece, without colours."""
+        ends = self._ends
+        return clean(self._block.data[ends[at - 1] + 1 if at else 0 : ends[at]])
 
     def tail(self, count: int) -> list[tuple[int, int, bytes]]:
         """The last pieces: index from the block's end (-1 is the last), number, text."""
-        last = self._data.rsplit(b"\n", count)[-count:]
-        numbers = self.numbers[-len(last) :]
-        return list(zip(range(-len(last), 0), numbers, last, strict=True))
+        size = len(self)
+        found = range(max(0, size - count), size)
+        return [(at - size, self.numbers[at], self[at]) for at in found]
 
     @cached_property
-    def _ends(self) -> NDArray[np.int64]:
-        bytes_: NDArray[Any] = np.frombuffer(self._data, dtype=np.uint8)
-        return np.flatnonzero(bytes_ == _NEWLINE)
+    def _ends(self) -> list[int]:
+        ends: list[int] = self._block.ends.tolist()
+        return [*ends, len(self._block.data)]
 
 
 def positions(ids: list[int], index: int, count: int) -> Iterator[int]:

@@ -49,13 +49,13 @@ def rank_of_file(path: Path) -> int | None:
     return None
 
 
-def blocks_of(source: Source) -> Iterator[Block]:
-    """Read the source to its present end."""
+def blocks_of(source: Source, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
+    """Read the source to its present end, decompressed if need be."""
     if source.path is None:
-        yield from read_blocks(decompressed(_Unbuffered(sys.stdin.buffer)))
+        yield from read_blocks(decompressed(_Unbuffered(sys.stdin.buffer)), block_bytes)
         return
     with open(source.path, "rb", buffering=0) as file:
-        yield from read_blocks(decompressed(file))
+        yield from read_blocks(decompressed(file), block_bytes)
 
 
 class _Unbuffered:

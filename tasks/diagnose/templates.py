@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tasks.diagnose.blocks import REWRITE_TO_NEWLINE
 from tasks.diagnose.logs import LogLine
 
 _BARS = b"#\xe2\x94\x95\x96\x81\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\xb8\xba"
@@ -32,7 +33,7 @@ TemplateKind = Literal["blank", "dropped", "folded", "cause", "traceback"]
 
 def shapes(data: bytes) -> list[bytes]:
     """The shape of each piece of a block."""
-    return data.translate(None, VARIABLE).split(b"\n")
+    return data.translate(REWRITE_TO_NEWLINE, VARIABLE).split(b"\n")
 
 
 def quick_mask(piece: bytes) -> bytes:
@@ -62,6 +63,8 @@ class Template:
     """Bit r is set when rank r wrote it."""
     names_rank: bool = False
     """Its lines carry a launcher's prefix."""
+    rank_samples: int = 64
+    """How many lines of the next block are read for their rank."""
     holds_loss: bool = False
     """Its lines report a loss: a jump in it is kept."""
     rule_kind: str = ""
