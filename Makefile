@@ -11,6 +11,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .PHONY: help install run test test-py312 lint format typecheck check bench ui clean
+.PHONY: slurm-up slurm-down slurm-packages
 
 help:            ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -47,6 +48,20 @@ bench: install   ## our training loop beside a bare megatron-core loop
 
 ui: install      ## the Prefect and MLflow pages over runs/
 	$(BIN)/overland ui
+
+slurm-up: install  ## a real Slurm cluster on this machine, for trying things out: docs/slurm.md
+	$(BIN)/python -m infra.slurm up
+
+slurm-down: install  ## end it
+	$(BIN)/python -m infra.slurm down
+
+# policy-rc.d keeps Debian from starting a cluster of its own.
+slurm-packages: install  ## Debian's packages of Slurm, for slurm-up and the tests (needs root)
+	@missing="$$($(BIN)/python -m infra.slurm missing)"; [ -z "$$missing" ] || { \
+	  [ -e /usr/sbin/policy-rc.d ] || { printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d; \
+	    chmod 755 /usr/sbin/policy-rc.d; trap 'rm -f /usr/sbin/policy-rc.d' EXIT; }; \
+	  apt-get update -q && DEBIAN_FRONTEND=noninteractive \
+	    apt-get install -y -q --no-install-recommends $$missing; }
 
 # The newest megatron-core needs Python 3.12; no constraints: this looks for what breaks next.
 PY312 ?= python3.12
