@@ -10,6 +10,17 @@ from pydantic import Field
 
 from configs.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 
+STORE_VARIABLE = "OVERLAND_CASES"
+
+
+def default_store() -> Path:
+    """Where past cases are kept: $OVERLAND_CASES, else a folder of the user's data."""
+    named = os.environ.get(STORE_VARIABLE)
+    if named:
+        return Path(named)
+    data_home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data_home) / "overland" / "cases"
+
 
 class DiagnoseConfig(Section):
     """How failures are diagnosed. Nothing leaves the machine unless `endpoint` is set."""
@@ -45,5 +56,4 @@ class DiagnoseConfig(Section):
 
     def resolved_store(self) -> Path:
         """Absolute folder of past cases and learned rules."""
-        data_home = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
-        return (self.store or Path(data_home) / "overland" / "diagnosis").expanduser().absolute()
+        return (self.store or default_store()).expanduser().absolute()

@@ -6,26 +6,22 @@ id is enough to confirm one; `confirmed.jsonl` the cases.
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import Any
 
+from configs.diagnose_schema import default_store
 from configs.errors import InputError
 from configs.files import append_json_line, read_json_lines
 from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.redact import redact
 
-FOLDER_VARIABLE = "OVERLAND_CASES"
 _MAX_GIVEN_BYTES = 8 << 20
 
 
 def cases_folder() -> Path:
     """Where cases are kept: $OVERLAND_CASES, else a folder of the user's data."""
-    named = os.environ.get(FOLDER_VARIABLE)
-    if named:
-        return Path(named)
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(data) / "overland" / "cases"
+    return default_store()
 
 
 def remember(case_id: str, diagnosis: dict[str, Any]) -> None:
@@ -35,7 +31,9 @@ def remember(case_id: str, diagnosis: dict[str, Any]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > _MAX_GIVEN_BYTES:
             path.replace(path.with_name("given_before.jsonl"))
-        append_json_line(path, {"id": case_id, "time": time.time(), "diagnosis": diagnosis})
+        append_json_line(
+            path, {"id": case_id, "time": time.time(), "diagnosis": redact_quotes(diagnosis)}
+        )
     except OSError:
         return
 
@@ -71,3 +69,12 @@ def _find(case_id: str) -> dict[str, Any] | None:
                 if case_id in (given["id"], given["diagnosis"]["file"]):
                     found = given
     return found
+
+
+def redact_quotes(diagnosis: dict[str, Any]) -> dict[str, Any]:
+    """The diagnosis without secrets in what it quotes of the log."""
+    quotes = {
+        "root_cause_text": redact(diagnosis["root_cause_text"]),
+        "evidence": [redact(line) for line in diagnosis["evidence"]],
+    }
+    return {**diagnosis, **quotes}

@@ -6,6 +6,7 @@ the faster engine here.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import re2  # type: ignore[import-untyped]
@@ -39,7 +40,7 @@ class Pattern(Protocol):
     def match(self, text: str) -> Match | None:
         """Match at the start."""
 
-    def sub(self, replacement: str, text: str) -> str:
+    def sub(self, replacement: str | Callable[[Match], str], text: str) -> str:
         """Replace every match."""
 
     def findall(self, text: str) -> list[str]:

@@ -84,6 +84,9 @@ def test_an_unknown_key_leads_to_the_known_one(tmp_path: Path) -> None:
 
 
 def test_the_store_lies_in_the_users_data_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OVERLAND_CASES", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", "/data/me")
-    assert RunConfig().diagnose.resolved_store() == Path("/data/me/overland/diagnosis")
+    assert RunConfig().diagnose.resolved_store() == Path("/data/me/overland/cases")
+    monkeypatch.setenv("OVERLAND_CASES", "/shared/cases")
+    assert RunConfig().diagnose.resolved_store() == Path("/shared/cases")
     assert make(diagnose__store=Path("/a/b")).diagnose.resolved_store() == Path("/a/b")
