@@ -15,15 +15,17 @@ from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import Pattern, compile_pattern
 
-_HEADER = compile_pattern(
-    r"[\s|+-]*(?:Exception Group |Original )?Traceback \(most recent call last\)"
-)
+_HEADER_TEXT = "Traceback (most recent call last)"
+_HEADER_WORDS = compile_pattern(r"(?:Exception Group |Original )$")
+_MARGIN = compile_pattern(r"[\s|+-]*$")
+_DIGITS = compile_pattern(r"\d")
 _FRAME = compile_pattern(r'\s+File "([^"]*)", line \d+(?:, in (.*))?')
 _GROUP_MARGIN = compile_pattern(r"\s+\| ?")
 _TYPE_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_<>]\w*>?)*"
 _RAISED = compile_pattern(rf"({_TYPE_NAME})(?:\s*: (.*)|:?\s*)$")
 _RAISED_ANYWHERE = compile_pattern(
-    rf"(?:^|[\s:|])({_TYPE_NAME}(?:Error|Exception|Interrupt))\s*:(?: (.*)|$)"
+    rf"(?:^|[\s:|])({_TYPE_NAME}(?:Error|Exception|Interrupt))\s*:(?: (.*)|$)|"
+    rf"^\s*({_TYPE_NAME}(?:Error|Exception|Interrupt|ProcessPool))\s*$"
 )
 _DIRECT_CAUSE = "The above exception was the direct cause of"
 _DURING_HANDLING = "During handling of the above exception"
@@ -100,6 +102,12 @@ _BY_SUFFIX = (
     ("MemoryError", "OutOfMemoryError"),
     ("ValidationError", "ValueError"),
     ("UnpicklingError", "ModelLoadingError"),
+    ("ScannerError", "ValueError"),
+    ("ParserError", "ValueError"),
+    ("ConstructorError", "ValueError"),
+    ("DecodeError", "ValueError"),
+    ("CudaCallError", "CUDAError"),
+    ("BrokenProcessPool", "DataloaderKilled"),
 )
 _BUILTIN_CLASS = {
     "MemoryError": "OutOfMemoryError",
@@ -173,15 +181,19 @@ class TracebackReader:
 
     def __init__(self) -> None:
         self._frames: list[str] | None = None
+        self._prefix = ""
+        """What stands before every line of the traceback: a time, a container's name."""
         self._above: Raised | None = None
         self._link: tuple[Raised, bool] | None = None
 
     def feed(self, line: LogLine) -> Raised | None:
         """The exception that this line ends a traceback with, if it does."""
         body = line.body
-        if _HEADER.match(body):
-            self._frames = []
+        if _HEADER_TEXT in body:
+            self._begin(body)
             return None
+        if self._prefix:
+            body = self._without_prefix(body)
         if self._frames is None and _FRAME.match(body):
             self._frames = []
         if self._frames is not None:
@@ -201,6 +213,22 @@ class TracebackReader:
         """Whether the last line was a traceback's header, frame or source text."""
         return self._frames is not None
 
+    def _begin(self, body: str) -> None:
+        before = body[: body.index(_HEADER_TEXT)]
+        if (words := _HEADER_WORDS.search(before)) is not None:
+            before = before[: -len(words[0])]
+        self._prefix = "" if _MARGIN.match(before) else before
+        self._frames = []
+
+    def _without_prefix(self, body: str) -> str:
+        """The rest of a line that starts like the traceback's first, digits apart."""
+        size = len(self._prefix)
+        start = body[:size]
+        alike = start == self._prefix or (
+            len(start) == size and _DIGITS.sub("0", start) == _DIGITS.sub("0", self._prefix)
+        )
+        return body[size:] if alike else body
+
     def _note_frame(self, body: str) -> None:
         match = _FRAME.match(body)
         if match and self._frames is not None:
@@ -212,7 +240,8 @@ class TracebackReader:
         frames, self._frames = tuple(self._frames or ()), None
         if match is None:
             return None
-        raised = Raised(match[1], (match[2] or "").strip(), line, frames)
+        name = match[1] or match[3]
+        raised = Raised(name, (match[2] or "").strip(), line, frames)
         raised = replace(raised, in_traceback=in_traceback)
         if self._link is not None and in_traceback:
             raised = replace(raised, context=self._link[0], direct=self._link[1])

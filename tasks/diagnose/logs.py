@@ -31,6 +31,8 @@ _PREFIX = re.compile(
     r"\(RANK (\d{1,6})\) ?"
 )
 _ACTOR = compile_pattern(r"\((?:[^()]*\brank=(?P<rank>\d+))?[^()]*\bpid=\d+[^()]*\) ?")
+# Behind what a container, a pipe or another launcher puts before every line.
+_INNER_RANK = re.compile(r"[^\[\]'\"]{1,80}\[(?:rank|default)(\d{1,6})\]: ?")
 _MAX_PREFIXES = 3
 _PREFIX_STARTS = frozenset("[(0123456789")
 _RANK_LOG = re.compile(r"rank_(\d+)\.log")
@@ -107,6 +109,8 @@ def split_prefix(text: str) -> tuple[int | None, str]:
         else:
             break
         text = text[end:]
+    if rank is None and (inner := _INNER_RANK.match(text)) is not None:
+        return int(inner[1]), text[inner.end() :]
     return rank, text
 
 

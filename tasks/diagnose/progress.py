@@ -160,6 +160,11 @@ class Progress:
     def loss_spike(self) -> LogLine | None:
         """Where the loss jumped, or became no number, and stayed so to the end."""
         values = [value for _, value in self._losses]
+        lost = len(values) - next(
+            (i for i, v in enumerate(reversed(values)) if math.isfinite(v)), len(values)
+        )
+        if _MIN_REPORTERS < lost <= len(values) - _MIN_REPORTERS:
+            return self._losses[lost][0]
         for index in range(_MIN_HISTORY, len(values) - _MIN_SPIKE + 1):
             before = [v for v in values[max(0, index - 64) : index] if math.isfinite(v)]
             if before and all(_is_high(v, median(before)) for v in values[index:]):
