@@ -11,8 +11,8 @@ from functools import lru_cache
 from tasks.diagnose.patterns import Pattern, compile_pattern
 
 _STRONG = (
-    r"\berr(?:ors?|no)?\b|error|exception\b|traceback|fatal|critical|\bpanic|abort",
-    r"seg(?:mentation )?fault|core dump|\bkill|\boom\b|oom[-_]kill|out[ _-]of[ _-](?:\w+ )?memory",
+    r"\b[a-z_.]+(?:error|exception)\b|\berr(?:ors?|no)?\b|error|exception\b|traceback|fatal|critical|\bpanic|abort(?:ed|ing)?",
+    r"seg(?:mentation )?fault|core dump|\bkill(?:ed|ing)?|\boom\b|oom[-_]kill|out[ _-]of[ _-](?:\w+ )?memory",
     r"\bsignal \d|signal (?:received|handler|name)|(?:death|closing|caught|received) signal",
     r"\bsig(?:kill|term|segv|abrt|bus|int|fpe|ill|hup|quit|usr\d|pipe|xcpu)\b",
     r"(?:operation|watchdog|connect(?:ion)?|read|socket|heartbeat|request|collective) time[ -]?out",

@@ -216,10 +216,8 @@ class Compressor:
             for at in positions(ids, index, min(count, template.rank_samples)):
                 text = pieces[at][:_MAX_PREFIX_BYTES].decode("utf-8", errors="replace")
                 template.add_rank(split_prefix(text)[0])
-            most = self._limits.ranks_per_block
-            template.rank_samples = (
-                most if template.ranks != known else template.rank_samples // 2 + 1
-            )
+            most, least = self._limits.ranks_per_block, self._limits.ranks_per_block // 4
+            template.rank_samples = most if template.ranks != known else least
 
     def _feed_tracebacks(self, heads: set[int], ids: list[int], pieces: Pieces) -> None:
         for at, index in enumerate(ids):

@@ -21,6 +21,8 @@ _HISTORY = 64
 _MIN_HISTORY = 8
 _HIGH_RATIO = 1.5
 _MAX_JUMPS = 20
+"""Of a source."""
+_MAX_JUMPS_IN_ALL = 200
 _EPSILON = 1e-6
 
 
@@ -45,6 +47,7 @@ class LossWatch:
     """Follows the losses of one source."""
 
     def __init__(self) -> None:
+        self._jumps_in_all = 0
         self.begin()
 
     def begin(self) -> None:
@@ -68,12 +71,16 @@ class LossWatch:
             if loss is None:
                 continue
             high = loss > series.high_from
-            if high and not was_high and self._jumps < _MAX_JUMPS:
-                self._jumps += 1
+            if high and not was_high and self._has_room():
                 first = _first_high(index, ids[searched : at + 1], searched, pieces, series)
                 yield at if first is None else first
             series.add(loss)
             searched, was_high = at + 1, high
+
+    def _has_room(self) -> bool:
+        self._jumps += 1
+        self._jumps_in_all += 1
+        return self._jumps <= _MAX_JUMPS and self._jumps_in_all <= _MAX_JUMPS_IN_ALL
 
 
 def _first_high(
