@@ -67,7 +67,7 @@ _TELLING_NAME = (
     r"hf[_-]?token|(?:hugging_?face|github|gitlab|slack|ngc|wandb|comet|neptune|vault|npm|pypi|tracking|"
     r"mlflow[\w]*)[_-](?:hub[_-])?token|sas[_-]?token|webhook)"
 )
-_VALUE = r"(?P<secret>\"[^\"]+\"|'[^']+'|[^\s,;\"'&<>)\]}]+)"
+_VALUE = r"(?P<secret>\"[^\"]+(?:\"|$)|'[^']+(?:'|$)|[^\s,;\"'&<>)\]}]+)"
 
 ASSIGNMENTS: tuple[str, ...] = (
     # NAME=value, "name": "value", name: value, 'x_password' => 'value'
