@@ -14,13 +14,14 @@ def verdict_on_success(scan: Scan) -> Verdict | None:
     """Ended well: by its exit code, or by its own words with no failure after them.
 
     An exit code of 0 proves nothing when a launcher has reported a failure that training did not get
-    over: scripts lose exit codes in pipes. Training that has said that it is done has its result.
+    over: scripts lose exit codes in pipes. Training that has said that it is done has its result,
+    though processes may crash as they leave.
     """
     ended_well, completed = scan.progress.success(), scan.progress.completed
     failed = scan.failed_exit() is not None
     if ended_well is not None and (completed is not None or not failed):
         return make_verdict("NoFailure", method="log", confidence=0.95, evidence=[ended_well])
-    if completed is None or failed or scan.fatal("decisive") or scan.fatal("cause"):
+    if completed is None or scan.fatal("decisive") or scan.fatal("cause"):
         return None
     return make_verdict("NoFailure", method="completed", confidence=0.7, evidence=[completed])
 

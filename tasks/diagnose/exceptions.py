@@ -68,6 +68,7 @@ _SIDE_THREADS = compile_pattern(
     r"pin_memory\.py|resource_sharer\.py|resource_tracker\.py|multiprocessing/(?:queues|connection|managers|util)\.py|"
     r"wandb/|tensorboard/|telemetry|logging/__init__\.py|atexit"
 )
+_FROM_WORKER = compile_pattern(r"torch/utils/data/dataloader\.py _(?:try_)?get_data")
 _OF_A_DYING_PROCESS = (
     "ConnectionResetError",
     "ConnectionRefusedError",
@@ -161,11 +162,19 @@ class Raised:
     @property
     def beside_the_point(self) -> bool:
         """Whether it is only what a helper thread or the interpreter's end makes of a dying process."""
-        return self.short_name in _OF_A_DYING_PROCESS and self._in(_SIDE_THREADS)
+        dying = self.short_name in _OF_A_DYING_PROCESS and self._in(_SIDE_THREADS)
+        return dying and not _lost_worker(self)
 
     def _in(self, frames: Pattern) -> bool:
         """Whether its innermost frames are such."""
         return any(frames.search(frame) for frame in self.frames[-3:])
+
+    def links(self) -> list[Raised]:
+        """The chain from its root to this exception."""
+        root, links = self.root(), [self]
+        while links[-1] is not root and links[-1].context is not None:
+            links.append(links[-1].context)
+        return links[::-1]
 
     def root(self) -> Raised:
         """The first link of the chain that explains the rest."""
@@ -258,11 +267,19 @@ def class_of(raised: Raised) -> str:
     its name's ending (`ConfigKeyError` is a KeyError); any other is a RuntimeError.
     """
     by_type = class_of_type(raised.type_name)
+    if _lost_worker(raised):
+        return "DataloaderKilled"
     if by_type in _WEIGHT_CLASSES and loads_weights(raised):
         return "ModelLoadingError"
     if by_type in _DATA_CLASSES and _DATA_FRAMES.search("\n".join(raised.frames)):
         return "DatasetLoadingError"
     return by_type
+
+
+def _lost_worker(raised: Raised) -> bool:
+    """Whether the main process was reading from a data worker that is gone."""
+    reading = any(_FROM_WORKER.search(frame) for frame in raised.frames)
+    return raised.short_name in _OF_A_DYING_PROCESS and reading
 
 
 def loads_weights(raised: Raised) -> bool:

@@ -75,6 +75,7 @@ class Progress:
     ended_at: int = 0
     """Lines read until then, over all files."""
     steps_seen: int = 0
+    _steps_since_end: int = 0
     _lines: int = 0
 
     def feed(self, line: LogLine) -> int | None:
@@ -86,7 +87,7 @@ class Progress:
         tail.append(line)
         body = line.body
         if any(word in body for word in _COULD_COMPLETE) and _COMPLETED.search(body):
-            self.completed, self.ended_at = line, self._lines
+            self.completed, self.ended_at, self._steps_since_end = line, self._lines, 0
         step = _STEP.search(body)
         number = int(step["step"]) if step is not None else None
         if number is not None and line.rank is not None:
@@ -97,6 +98,9 @@ class Progress:
             number = -1 if number is None else number
         if number is not None:
             self.steps_seen += 1
+            self._steps_since_end += 1
+            if self._steps_since_end >= _MIN_REPORTERS:
+                self.completed, self.ended_at = None, 0  # of an epoch, or an earlier run
             self._steps.append(line)
         return number
 

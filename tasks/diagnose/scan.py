@@ -33,6 +33,15 @@ _FAILED_EXIT = compile_pattern(
 )
 _BY_CONTEXT = ("dataset_read", "storage_fault")
 """Rules whose words mean a broken model when weights are read."""
+_GENERAL = (
+    "ConnectionError",
+    "KeyError",
+    "ValueError",
+    "TypeError",
+    "RuntimeError",
+    "AttributeError",
+)
+_SAYS_MORE = ("S3StorageError", "ModelLoadingError", "DatasetLoadingError")
 _CRASH = "Fatal Python error: "
 _ESCAPED_TRACEBACK = "Traceback (most recent call last):\\n"
 
@@ -183,6 +192,7 @@ class Scan:
             finding = Finding(
                 class_of(root), "cause", "exception", root.line, self.order, rank=root.line.rank
             )
+        finding = self._by_outer_links(finding, raised)
         self._forget(raised.context, key)
         if finding is None or self._is_known(raised.line):
             return
@@ -194,6 +204,23 @@ class Scan:
             return
         stream.handled.last = finding
         self._keep(finding, key)
+
+    def _by_outer_links(self, finding: Finding | None, raised: Raised) -> Finding | None:
+        """A chain that began with something general may say further on what it is about.
+
+        A connection that is refused is the object store's; a missing key is the model's or the data's.
+        """
+        if finding is None or finding.failure_class not in _GENERAL:
+            return finding
+        for link in raised.links()[1:]:
+            outer = self.rules.match(link.line, self.order)
+            if outer is None or outer.failure_class not in _SAYS_MORE:
+                continue
+            if outer.failure_class == "S3StorageError":
+                return outer
+            if finding.method == "exception":
+                return replace(finding, failure_class=outer.failure_class, method=outer.method)
+        return finding
 
     def _is_known(self, line: LogLine) -> bool:
         """Whether training is on record to have gone on after this error."""
