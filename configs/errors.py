@@ -12,6 +12,7 @@
       LaunchError           a job could not be submitted, polled or cancelled
       EvaluationError       a checkpoint could not be exported, evaluated or scored
       TrackingError         MLflow could not be told about a run
+      LanguageModelError    a language model gave no answer that can be used
 
 A message is one sentence for a person: what is wrong, where, and what would be right.
 """
@@ -77,3 +78,7 @@ class EvaluationError(OverlandError):
 
 class TrackingError(OverlandError):
     """MLflow cannot be reached, or does not accept what it is told about a run."""
+
+
+class LanguageModelError(OverlandError):
+    """A language model cannot be reached, or what it answers cannot be used."""

@@ -1,0 +1,208 @@
+"""Asks a language model about a failure that rules and past cases leave open.
+
+Its answer counts only when it fits a strict schema, names a class of the list and its category, and
+quotes lines that stand in the log. Anything else leaves the rules' verdict as it is, with the reason
+among its evidence. It decides no more than a class: rank and node stay the rules', its advice is shown
+only when it is harmless to follow, and its confidence stays low.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from configs.errors import ConfigError, LanguageModelError
+from configs.records import ActionKind, Verdict
+from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.language import Model
+from tasks.diagnose.learned_rules import RuleBook, checked_pattern, new_rule
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.model_prompts import MEANINGS, Excerpt, failure_messages
+from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.redact import redact
+from tasks.diagnose.retrieval import Neighbour
+from tasks.diagnose.verdicts import make_verdict
+
+METHOD = "language_model"
+UNSURE_BELOW = 0.5
+"""A verdict of less confidence is worth a question."""
+
+_SUPPORTED_CONFIDENCE = 0.6
+_ALONE_CONFIDENCE = 0.4
+_MAX_EVIDENCE = 6
+_UNSAFE_ADVICE = r"(?i)https?:|www\.|\b(?:curl|wget|sudo|rm|chmod|chown|mkfs|dd|eval|pip|ssh|scp|nc)\b|[|;&`$<>]|\bpassword|\btoken\b"
+_RESTARTS = ("restart_same_nodes", "restart_exclude_node", "rollback_skip_data", "resubmit_later")
+
+
+class _ProposedRule(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    pattern: str = Field(max_length=300)
+    evidence: str = Field(max_length=1000)
+
+
+class _Answer(BaseModel):
+    """The quotes come first: a model that has to point at lines before it names a class does better."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    quotes: list[str] = Field(min_length=1, max_length=5)
+    failure_class: str = Field(alias="class", json_schema_extra={"enum": list(MEANINGS)})
+    category: Literal["infrastructure", "framework", "script", "scheduler", "anomaly", "none"]
+    at_fault: Literal["user", "infrastructure", "unknown"]
+    mitigation: str = Field(max_length=600)
+    rule: _ProposedRule | None
+
+
+class _RejectedError(Exception):
+    """The answer cannot be used; the message says why."""
+
+
+def is_unsure(verdict: Verdict) -> bool:
+    """Whether rules and retrieval leave the failure open."""
+    return verdict.failure_class == "Unknown" or verdict.confidence < UNSURE_BELOW
+
+
+def ask_about_failure(
+    model: Model,
+    lines: Sequence[LogLine],
+    neighbours: Sequence[Neighbour],
+    verdict: Verdict,
+    *,
+    book: RuleBook | None = None,
+    max_prompt_chars: int = 12_000,
+) -> Verdict:
+    """The model's verdict on a compressed log, or the given one with the reason. Never raises."""
+    try:
+        return _ask(model, lines, neighbours, verdict, book, max_prompt_chars)
+    except (LanguageModelError, _RejectedError) as error:
+        return _unchanged(verdict, str(error))
+    except Exception as error:  # a diagnosis must not fail over its last resort
+        return _unchanged(verdict, f"{type(error).__name__} while it was asked: {error}")
+
+
+def answer_schema() -> dict[str, Any]:
+    """The answer's JSON schema."""
+    return _Answer.model_json_schema(by_alias=True)
+
+
+def _ask(
+    model: Model,
+    lines: Sequence[LogLine],
+    neighbours: Sequence[Neighbour],
+    verdict: Verdict,
+    book: RuleBook | None,
+    max_prompt_chars: int,
+) -> Verdict:
+    excerpt = Excerpt(lines, max_prompt_chars)
+    if not excerpt.lines:
+        raise _RejectedError("there is no line to ask about")
+    found = model.complete(failure_messages(excerpt, neighbours), schema=answer_schema())
+    answer = _checked(found)
+    quoted = _ground(answer, excerpt)
+    if answer.failure_class == "Unknown":
+        return _unchanged(verdict, "the model does not know either")
+    supported = any(n.case.failure_class == answer.failure_class for n in neighbours)
+    evidence: list[str | LogLine] = [
+        *quoted[1:],
+        f"by the language model {model.name}, asked because the rules say {verdict.failure_class} "
+        f"({verdict.confidence:.2f})",
+        *(n.quote for n in neighbours if n.case.failure_class == answer.failure_class),
+    ]
+    if excerpt.withheld:
+        evidence.append(
+            f"{len(excerpt.withheld)} lines that address a reader were withheld from it"
+        )
+    if book is not None and answer.rule is not None:
+        evidence.append(_learn(book, model, answer, answer.rule, excerpt))
+    return make_verdict(
+        answer.failure_class,
+        method=METHOD,
+        confidence=_SUPPORTED_CONFIDENCE if supported else _ALONE_CONFIDENCE,
+        root=quoted[0],
+        rank=verdict.faulty_rank,
+        node=verdict.faulty_node,
+        action=_action(answer, verdict, supported),
+        evidence=evidence,
+        mitigation=_advice(answer),
+    )
+
+
+def _checked(found: dict[str, Any]) -> _Answer:
+    try:
+        answer = _Answer.model_validate(found)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise _RejectedError(
+            f"the answer does not fit the schema: {where}: {first['msg']}"
+        ) from error
+    if answer.failure_class not in MEANINGS:
+        raise _RejectedError(f"{answer.failure_class[:40]!r} is no class of the list")
+    category = CLASSES[answer.failure_class].category
+    if answer.category != category:
+        raise _RejectedError(
+            f"the answer contradicts itself: {answer.failure_class} is {category}, not {answer.category}"
+        )
+    return answer
+
+
+def _ground(answer: _Answer, excerpt: Excerpt) -> list[LogLine]:
+    """The lines that were quoted; an invented one spoils the whole answer."""
+    lines = []
+    for quote in answer.quotes:
+        line = excerpt.find(quote)
+        if line is None:
+            raise _RejectedError(f"a quoted line does not stand in the log: {redact(quote)[:80]!r}")
+        lines.append(line)
+    return lines
+
+
+def _action(answer: _Answer, verdict: Verdict, supported: bool) -> ActionKind:
+    """The class's action. On a model's word alone no node is excluded and nothing rolled back."""
+    action = CLASSES[answer.failure_class].action
+    if answer.at_fault == "user" and action in _RESTARTS:
+        return "fix_by_user"
+    if not supported and action not in ("fix_by_user", "resubmit_later"):
+        return verdict.action
+    return action
+
+
+def _advice(answer: _Answer) -> str | None:
+    """The model's advice in one line; None (the class's own) when it could do harm."""
+    text = " ".join("".join(c if c.isprintable() else " " for c in answer.mitigation).split())
+    unsafe = compile_pattern(_UNSAFE_ADVICE).search(text) is not None
+    return None if unsafe or not text else f"{text} (A language model's advice: check it.)"
+
+
+def _learn(
+    book: RuleBook, model: Model, answer: _Answer, proposed: _ProposedRule, excerpt: Excerpt
+) -> str:
+    """Try to add the proposed rule; what came of it, as evidence."""
+    line = excerpt.find(proposed.evidence)
+    if line is None:
+        return "its rule was not taken: the rule's evidence does not stand in the log"
+    try:
+        rule = new_rule(
+            failure_class=answer.failure_class,
+            pattern=proposed.pattern,
+            evidence=redact(line.body),
+            model=model.name,
+            log=line.file,
+            known=[known.id for known in book.rules()],
+        )
+        as_written = checked_pattern(proposed.pattern).search(line.body) is not None
+        problems = book.add(rule) if as_written else ["the pattern does not match the quoted line"]
+    except (ConfigError, OSError) as error:
+        problems = [str(error)]
+    return f"its rule was not taken: {problems[0]}" if problems else f"learned rule {rule.id}"
+
+
+def _unchanged(verdict: Verdict, reason: str) -> Verdict:
+    note = (
+        f"language model: {' '.join(redact(reason).split())[:300]}; the verdict stands without it"
+    )
+    evidence = [*verdict.evidence[: _MAX_EVIDENCE - 1], note]
+    return verdict.model_copy(update={"evidence": evidence})
