@@ -16,20 +16,19 @@ from itertools import repeat
 from pathlib import Path
 
 from tasks.diagnose.blocks import Block
-from tasks.diagnose.cause_words import is_strong
+from tasks.diagnose.cause_words import cause_words, is_strong
 from tasks.diagnose.compressed import Compressed, Limits
 from tasks.diagnose.filter_rules import FilterRules, shipped_rules
 from tasks.diagnose.logs import LogLine, make_line, split_prefix
 from tasks.diagnose.loss_watch import LossWatch
 from tasks.diagnose.pieces import Pieces, positions
 from tasks.diagnose.sources import Source, blocks_of, source_of
-from tasks.diagnose.templates import Template, TemplateTable, mask, quick_mask, shapes
+from tasks.diagnose.templates import Cache, Template, TemplateTable, mask, quick_mask, shapes
 from tasks.diagnose.verbatim import TracebackFolder, VerbatimStore
 
 _BLOCK_BYTES = 1 << 20
 _UNKNOWN = -1
 _BLANK = 0
-_MAX_CACHED = 1 << 15
 _MAX_LAST_BYTES = 512
 _MAX_PREFIX_BYTES = 128
 
@@ -56,8 +55,8 @@ class Compressor:
         self._table = TemplateTable(self._limits.max_templates)
         self._table.append_fixed(Template("blank", ""))
         self._of_rule: dict[str, int] = {}
-        self._by_shape: dict[bytes, int] = {}
-        self._by_quick_mask: dict[bytes, int] = {}
+        self._by_shape = Cache(self._limits.max_cached_bytes)
+        self._by_quick_mask = Cache(self._limits.max_cached_bytes)
         self._store = VerbatimStore(self._limits.max_lines, self._limits.max_bytes)
         self._tracebacks = TracebackFolder(self._store, self._limits.max_tracebacks)
         self._losses = LossWatch()
@@ -93,16 +92,17 @@ class Compressor:
         heads = {index for index in last if self._table.templates[index].kind == "traceback"}
         if heads or self._tracebacks.inside:
             self._feed_tracebacks(heads, ids, pieces)
+        for at, number, piece in pieces.tail(self._limits.tail_lines):
+            self._before.append((self._base + at, number, piece))
         self._base += len(ids)
         self._end_number = block.numbers[-1]
-        self._before.extend(pieces.tail(self._limits.tail_lines))
 
     def end(self) -> None:
         """The source has ended, for now."""
         self._tracebacks.finish(self._source_index)
         kept = self._limits.tail_lines if self._source_index < self._limits.tails else 1
-        for offset, number, piece in list(self._before)[-kept:]:
-            self._keep(self._base + offset, number, piece, "end")
+        for position, number, piece in list(self._before)[-kept:]:
+            self._keep(position, number, piece, "end")
         self._lines += self._end_number
         self._end_number = 0
 
@@ -139,7 +139,7 @@ class Compressor:
             ids[at] = self._by_shape.get(keys[at], _UNKNOWN)
             if ids[at] == _UNKNOWN:
                 ids[at] = self._template_of(keys[at], at, pieces)
-                _remember(self._by_shape, keys[at], ids[at])
+                self._by_shape.remember(keys[at], ids[at])
 
     def _template_of(self, shape: bytes, at: int, pieces: Pieces) -> int:
         piece = pieces[at]
@@ -150,7 +150,7 @@ class Compressor:
             index = self._table.find(masked)
             if index is None:
                 index = self._new_template(masked, self._make_line(at, pieces), shape)
-            _remember(self._by_quick_mask, quick, index)
+            self._by_quick_mask.remember(quick, index)
         return index
 
     def _new_template(self, masked: bytes, line: LogLine | None, shape: bytes) -> int:
@@ -172,7 +172,8 @@ class Compressor:
             template.kind = "traceback"
         elif is_strong(line.body):
             template.kind = "cause"
-        return self._table.add(masked, template)
+        words = " ".join(sorted(cause_words(line.body)))
+        return self._table.add(masked, template, words)
 
     # ------------------------------------------------------------ what a block holds
 
@@ -183,7 +184,7 @@ class Compressor:
             self._note_ranks(template, index, count, ids, pieces)
             self._keep_first(template, index, count, ids, pieces)
         if template.holds_loss:
-            for at in self._losses.jumps(index, count, ids, pieces):
+            for at in self._losses.jumps(index, count, last, ids, pieces):
                 self._keep_around(at, ids, pieces, why="metric")
         template.count += count
         self._note_last(template, last, pieces)
@@ -241,8 +242,8 @@ class Compressor:
         before, after = self._limits.context_before, self._limits.context_after
         self._keep_at(at, pieces, why)
         if at < before:
-            for offset, number, piece in list(self._before)[at - before :]:
-                self._keep(self._base + offset, number, piece, "context")
+            for position, number, piece in list(self._before)[at - before :]:
+                self._keep(position, number, piece, "context")
         for other in range(max(0, at - before), min(len(pieces), at + after + 1)):
             if abs(other - at) <= 1 or not self._is_measurement(ids[other]):
                 self._keep_at(other, pieces, "context")
@@ -261,10 +262,3 @@ class Compressor:
 
     def _make_line(self, at: int, pieces: Pieces) -> LogLine | None:
         return make_line(pieces[at], pieces.numbers[at], self._source)
-
-
-def _remember(cache: dict[bytes, int], key: bytes, index: int) -> None:
-    """Keys are without bound (a hash in a line makes one each): a full cache starts again."""
-    if len(cache) >= _MAX_CACHED:
-        cache.clear()
-    cache[key[:4096]] = index

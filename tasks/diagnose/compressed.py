@@ -17,6 +17,8 @@ class Limits:
 
     max_templates: int = 4000
     """Of ordinary lines, and as many of causes."""
+    max_cached_bytes: int = 8 << 20
+    """Forms of lines whose template is known without a look at the text."""
     max_tracebacks: int = 500
     max_lines: int = 20_000
     """Kept as they are, over all sources."""

@@ -59,12 +59,17 @@ class LossWatch:
         """Whether the text reports a loss."""
         return _loss_of(text.encode()) is not None
 
-    def jumps(self, index: int, count: int, ids: list[int], pieces: Pieces) -> Iterator[int]:
-        """Positions of the first high losses among the records of one template in a block."""
+    def jumps(
+        self, index: int, count: int, last: int, ids: list[int], pieces: Pieces
+    ) -> Iterator[int]:
+        """Positions of the first high losses among the records of one template in a block.
+
+        `last` is where the last of `count` records stands.
+        """
         series = self._series.setdefault(index, _Series())
         searched = 0
         was_high = False
-        for sample, at in enumerate(_sample(ids, index, count)):
+        for sample, at in enumerate(_sample(ids, index, count, last)):
             if sample % _MIN_HISTORY == 0:
                 series.settle()
             loss = _loss_of(pieces[at])
@@ -93,20 +98,18 @@ def _first_high(
     return None
 
 
-def _sample(ids: list[int], index: int, count: int) -> Iterator[int]:
-    """All positions of an id, or some that are spread evenly; the last is always one."""
+def _sample(ids: list[int], index: int, count: int, last: int) -> Iterator[int]:
+    """All positions of an id, or some that are spread evenly, with the last."""
     if count <= _SAMPLES_PER_BLOCK:
         yield from positions(ids, index, count)
         return
-    step = len(ids) / _SAMPLES_PER_BLOCK
-    at = -1
+    at, step = -1, (last + 1) / _SAMPLES_PER_BLOCK
     for sample in range(_SAMPLES_PER_BLOCK):
-        start = max(at + 1, int(sample * step))
-        try:
-            at = ids.index(index, start)
-        except ValueError:
-            return
-        yield at
+        if at < last:
+            at = ids.index(index, max(at + 1, int(sample * step)))
+            yield at
+    if at < last:
+        yield last
 
 
 def _loss_of(piece: bytes) -> float | None:

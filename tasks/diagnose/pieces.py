@@ -24,10 +24,10 @@ class Pieces:
         return clean(self._block.data[ends[at - 1] + 1 if at else 0 : ends[at]])
 
     def tail(self, count: int) -> list[tuple[int, int, bytes]]:
-        """The last pieces: index from the block's end (-1 is the last), number, text."""
+        """The last pieces: index, number, text."""
         size = len(self)
         found = range(max(0, size - count), size)
-        return [(at - size, self.numbers[at], self[at]) for at in found]
+        return [(at, self.numbers[at], self[at]) for at in found]
 
     @cached_property
     def _ends(self) -> list[int]:

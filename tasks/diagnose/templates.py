@@ -26,9 +26,32 @@ _ANY_VALUE = re.compile(
 MASK = b"<*>"
 MAX_MASKED_BYTES = 2048
 _GROUP_WORDS = 3
+_ENTRY_BYTES = 150
+"""Of a key in a dictionary, beside its text."""
 _WORDS = re.compile(rb"[A-Za-z_][A-Za-z_.]*")
 
 TemplateKind = Literal["blank", "dropped", "folded", "cause", "traceback"]
+
+
+class Cache(dict[bytes, int]):
+    """Templates by shape or mask. Keys are without bound (a hash in a line makes one each), so a cache
+    that is full starts again."""
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__()
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def remember(self, key: bytes, index: int) -> None:
+        """Keep the index of a key; not of one so long that few would fit."""
+        size = len(key) + _ENTRY_BYTES
+        if size > self._max_bytes // 100:
+            return
+        if self._bytes + size > self._max_bytes:
+            self.clear()
+            self._bytes = 0
+        self[key] = index
+        self._bytes += size
 
 
 def shapes(data: bytes) -> list[bytes]:
@@ -84,30 +107,44 @@ class TemplateTable:
     """
 
     max_templates: int
+    max_bytes: int = 12 << 20
+    """Of the templates' texts: lines can be long."""
     templates: list[Template] = field(default_factory=list)
+    _bytes: int = 0
     _by_mask: dict[bytes, int] = field(default_factory=dict)
-    _used: dict[tuple[bool, str], int] = field(default_factory=dict)
+    _used: dict[tuple[bool, str | bool], int] = field(default_factory=dict)
 
     def find(self, masked: bytes) -> int | None:
         """Index of the template of a masked line."""
         return self._by_mask.get(masked)
 
-    def add(self, masked: bytes, template: Template) -> int:
-        """Index of the new template, or of the group that takes it in when there is no room."""
+    def add(self, masked: bytes, template: Template, cause_words: str = "") -> int:
+        """Index of the new template, or of the group that takes it in when there is no room.
+
+        Causes are grouped by their first words, then by their cause words, others by the first words
+        alone; what still finds no room is one group.
+        """
         cause = template.kind in ("cause", "traceback")
-        if self._take_room(cause, "templates", self.max_templates):
+        size = 2 * len(masked) + (2 * len(template.first.text) if template.first else 0)
+        fits = self._bytes + size <= self.max_bytes
+        if fits and self._take_room(cause, "templates", self.max_templates):
+            self._bytes += size
             self._by_mask[masked] = self._append(template)
             return self._by_mask[masked]
-        words = b" ".join(_WORDS.findall(masked)[:_GROUP_WORDS])
-        key = (b"\x00cause:" if cause else b"\x00group:") + words
-        if key in self._by_mask:
-            return self._by_mask[key]
-        if not self._take_room(cause, "groups", self.max_templates // 4):
-            key = b"\x00cause:" if cause else b"\x00group:"
-            words = b"other lines"
+        first_words = b" ".join(_WORDS.findall(masked)[:_GROUP_WORDS]).decode()
+        groups = [first_words, f"... {cause_words}"] if cause else [first_words]
+        for text in groups:
+            key = f"\x00{cause} {text}".encode()
             if key in self._by_mask:
                 return self._by_mask[key]
-        template.text = words.decode("utf-8", errors="replace") + " <...>"
+            if self._take_room(cause, text[:3] == "...", self.max_templates // 4):
+                return self._add_group(key, template, text)
+        key = f"\x00{cause}".encode()
+        known = self._by_mask.get(key)
+        return self._add_group(key, template, "other lines") if known is None else known
+
+    def _add_group(self, key: bytes, template: Template, text: str) -> int:
+        template.text = f"{text} <...>"
         self._by_mask[key] = self._append(template)
         return self._by_mask[key]
 
@@ -119,7 +156,7 @@ class TemplateTable:
         self.templates.append(template)
         return len(self.templates) - 1
 
-    def _take_room(self, cause: bool, what: str, limit: int) -> bool:
+    def _take_room(self, cause: bool, what: str | bool, limit: int) -> bool:
         used = self._used.get((cause, what), 0)
         if used < limit:
             self._used[(cause, what)] = used + 1
