@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 _PIPE_BYTES = 1 << 16
 _START_TIMEOUT_S = 30.0
 """Imports take seconds, on a busy node more."""
+_CALLED_OFF = "another rank could not write its part"
 
 
 @dataclass
@@ -185,8 +186,10 @@ class WriterProcess:
         first = self._pending[0]
         logger.warning("%s; training goes on", problem)
         self.kill()
-        given_up = []
-        if first.tries >= self.save_attempts:
+        # Nobody waits for what was called off, and a new writer would not hear of that.
+        given_up = [SaveEnd(p.request, error=_CALLED_OFF) for p in self._pending if p.is_called_off]
+        self._pending = [p for p in self._pending if not p.is_called_off]
+        if first in self._pending and first.tries >= self.save_attempts:
             self._pending.remove(first)
             error = f"rank {self.setup['rank']}: {problem}, after {first.tries} attempts"
             given_up.append(SaveEnd(first.request, error=error))

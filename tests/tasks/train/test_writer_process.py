@@ -210,3 +210,15 @@ def test_a_save_that_is_called_off_ends(make_rank: Callable[..., Rank]) -> None:
     (end,) = rank.wait()
     assert "another rank could not write its part" in end.error
     assert not (rank.run.checkpoint(5).path / SAVING_FILE).exists()
+
+
+def test_a_new_writer_is_not_given_what_was_called_off(make_rank: Callable[..., Rank]) -> None:
+    rank = make_rank(save_timeout_s=2.0)
+    # A second rank is expected, which never comes: only the call-off ends the save in time.
+    rank.writer.setup["ranks"] = 2
+    os.kill(rank.pid, signal.SIGSTOP)
+    rank.writer.save(rank.request(5, parts_timeout_s=10 * WAIT_S))
+    rank.writer.call_off("token-5")
+    (end,) = rank.wait()
+    assert "another rank could not write its part" in end.error
+    assert not rank.run.checkpoint(5).path.exists()
