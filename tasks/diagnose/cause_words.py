@@ -27,8 +27,9 @@ _STRONG = (
     r"no module named|undefined symbol|corrupt|illegal|mismatch|cancel|preempt|terminat",
     r"exit(?:ed|ing)?[ _](?:with )?(?:exit )?(?:code|status)|exit_?code|non-zero",
     r"unexpected|unhandled|unsupported|unrecogni[sz]ed|incompatible|nccl warn",
-    r"[:=] *[-+]?(?:nan|inf|infinity)\b|\bis (?:nan|inf)\b|diverg|overflow|\bassert",
-    r"^usage: |node_fail|unhealthy|due to ",
+    r"[:=] *[-+]?(?:nan|inf|infinity)\b|\bis (?:nan|inf)\b|\b(?:loss|norm|ppl|perplexity) +[-+]?(?:nan|inf)\b|diverg|overflow|\bassert",
+    r"^usage: |node_fail|unhealthy|due to |keyboardinterrupt|not ready|link (?:is )?down",
+    r"blocked for more than|no \w+ has reported",
 )
 _WEAK = (
     r"time[ _-]?out|signal|invalid|missing|denied|disconnect|\bbad\b|wrong|reject|conflict|expired",

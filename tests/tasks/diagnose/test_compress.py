@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tasks.diagnose.bench_log import recorded_lines, write_log
+from tasks.diagnose.cases import packaged_cases
 from tasks.diagnose.compress import Compressor, compress
 from tasks.diagnose.compressed import Compressed, Limits
 from tasks.diagnose.filter_rules import FilterRules
@@ -57,6 +58,18 @@ def test_every_cause_survives_at_any_place(tmp_path: Path, seed: int) -> None:
     lost = {number: text for number, text in causes.items() if kept.get(number) != text.rstrip()}
     assert len(causes) == len(CAUSES)
     assert not lost
+
+
+def test_root_causes_of_past_failures_survive(tmp_path: Path) -> None:
+    roots = [case.root for case in packaged_cases() if case.root and "loss: 7.44" not in case.root]
+    routine = [line for kind in ("overland_steps", "deepspeed", "chatter") for line in KINDS[kind]]
+    rng = random.Random(11)
+    lines = [rng.choice(routine) for _ in range(20_000)]
+    places = dict(zip(rng.sample(range(len(lines)), len(roots)), roots, strict=True))
+    for place, root in places.items():
+        lines[place] = root
+    kept = _kept(_compress(tmp_path, lines))
+    assert [root for place, root in places.items() if place + 1 not in kept] == []
 
 
 @pytest.mark.parametrize("prefix", ["", "[rank{}]: ", "{}: ", "[default{}]:", "(RANK {}) "])
