@@ -40,6 +40,8 @@ _ALIGNMENT_BYTES = 64
 _LEFTOVER_AGE_S = 24 * 3600.0
 _LOCK_NAME = "lock"
 _MADV_POPULATE_WRITE = 23
+_MAPPED_AT_ONCE_BYTES = 1 << 20
+_PAUSE_S = 0.0002
 
 
 class Snapshot(Record):
@@ -148,16 +150,14 @@ class Buffer:
         return self.snapshot
 
     def map_pages(self) -> None:
-        """Have the kernel map all pages, in a thread, once the writer process has made them: in the
-        first snapshot each would cost the copy a fault of its own."""
-
-        def populate() -> None:
-            libc = ctypes.CDLL(None, use_errno=True)
-            size_bytes = ctypes.c_size_t(self._bytes.numel())
-            # Not known before Linux 5.14: then the faults come later.
-            libc.madvise(ctypes.c_void_p(self.address), size_bytes, _MADV_POPULATE_WRITE)
-
-        threading.Thread(target=populate, name="snapshot-pages", daemon=True).start()
+        """Have the kernel map all pages, which takes it a while; not known before Linux 5.14."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        end = self.address + self._bytes.numel()
+        for start in range(self.address, end, _MAPPED_AT_ONCE_BYTES):
+            size_bytes = min(_MAPPED_AT_ONCE_BYTES, end - start)
+            # In slices: meanwhile no other thread of the process can get memory from the kernel.
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(size_bytes), _MADV_POPULATE_WRITE)
+            time.sleep(_PAUSE_S)
 
     def pin(self) -> None:
         """Lock its pages for transfers by the GPU, which then need no copy in between."""
@@ -208,6 +208,16 @@ class SnapshotBuffers:
             if path.name != _LOCK_NAME:
                 path.unlink()
         mark.write_text(json.dumps(fingerprint))
+
+    def map_pages(self) -> None:
+        """Map all buffers' pages in a thread, once the writer process has made them: in the first
+        snapshot each page would cost the copy a fault of its own."""
+
+        def map_all() -> None:
+            for buffer in self.all:
+                buffer.map_pages()
+
+        threading.Thread(target=map_all, name="snapshot-pages", daemon=True).start()
 
     def snapshots(self) -> dict[int, Buffer]:
         """Step -> the buffer that holds its snapshot."""

@@ -153,8 +153,7 @@ class Checkpointer:
         ended = [self._ended(end) for end in self._writer.poll()]
         if not self._has_pages and self._writer.is_ready:
             self._has_pages = True
-            for buffer in self._buffers.all:
-                buffer.map_pages()
+            self._buffers.map_pages()
         return ended
 
     def call_off(self, step: int) -> None:
