@@ -17,6 +17,7 @@ from configs.fault_checks import check_faults
 from configs.memory import GIB, MemoryEstimate, estimate_memory
 from configs.schema import ParallelConfig, RunConfig
 from configs.shapes import VOCAB_MULTIPLE
+from configs.slurm_checks import check_slurm
 
 _USABLE_MEMORY = 0.92
 """Share of a GPU's memory left by the CUDA context, NCCL's buffers and fragmentation."""
@@ -53,6 +54,8 @@ def check_launchable(config: RunConfig) -> None:
             f"launcher.nodes is {launcher.nodes}, but the local launcher runs on this machine alone: "
             f"set launcher.nodes=1 and parallel sizes for {launcher.processes_per_node} processes"
         )
+    if launcher.kind == "slurm" and (problems := list(check_slurm(launcher))):
+        raise ConfigError("\n".join(problems))
 
 
 # --- one section's neighbourhood each -------------------------------------------------------------

@@ -21,6 +21,7 @@ from configs.sections import (
     PositiveInt,
     Section,
 )
+from configs.slurm_schema import SlurmConfig
 
 
 class PackageSource(Section):
@@ -274,7 +275,7 @@ class TrackingConfig(Section):
 class LauncherConfig(Section):
     """Where jobs run."""
 
-    kind: Literal["local"] = "local"
+    kind: Literal["local", "slurm"] = "local"
     nodes: PositiveInt = 1
     processes_per_node: PositiveInt = 1
     """Training processes on a node: one per GPU, or as many as you like without GPUs."""
@@ -282,6 +283,7 @@ class LauncherConfig(Section):
     """Compute threads of a training process; None: cores over processes. Fixes the summation order."""
     gpu_memory_gib: PositiveFloat | None = None
     """Memory of one GPU, to check the model's memory estimate against; None: not checked."""
+    slurm: SlurmConfig = SlurmConfig()
 
 
 class RunConfig(Section):

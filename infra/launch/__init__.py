@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 def make_launcher(config: LauncherConfig) -> Launcher:
     """The launcher that the config asks for."""
+    if config.kind == "slurm":
+        from infra.launch.slurm_site import slurm_launcher
+
+        return slurm_launcher(config)
     from infra.launch.local import LocalLauncher
 
-    kinds = {"local": LocalLauncher}
-    return kinds[config.kind]()
+    return LocalLauncher()

@@ -18,6 +18,7 @@ import psutil
 from pydantic import BaseModel, ValidationError
 
 from configs.files import write_text
+from configs.node import node_name
 from configs.progress import read_position, record_path, trigger_path
 from configs.stacks import NodeAnswer, RankStack, node_file_name, rank_file_name
 from infra.launch.process_stack import is_python, stack_of
@@ -71,7 +72,7 @@ def answer_requests(
 
 def answer(folder: Path, request: str, progress: Path, ranks: dict[int, psutil.Process]) -> None:
     """Write a file for each rank, and the node's when all are done."""
-    node = os.uname().nodename
+    node = node_name()
     _ask_for_collectives(progress, ranks)
 
     def one(rank: int) -> None:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from configs.errors import ConfigError
+from configs.node import node_name
 from configs.schema import RunConfig, TrainConfig
 from tasks.train.mcore import parallel_state, tensor_parallel
 
@@ -37,7 +38,7 @@ class World:
     @property
     def node(self) -> str:
         """Name of the machine that this rank runs on."""
-        return platform.node()
+        return node_name()
 
     @property
     def local_rank(self) -> int:

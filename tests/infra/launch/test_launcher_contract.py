@@ -16,6 +16,7 @@ import pytest
 from job_helpers import is_running, log_text, python_job, wait_for_end, wait_for_pids, wait_until
 
 from configs.errors import LaunchError
+from configs.schema import LauncherConfig
 from configs.stacks import RankStack
 from infra.launch.base import JobHandle, JobSpec, JobState, Launcher
 
@@ -63,7 +64,7 @@ from pathlib import Path
 from configs.schema import LauncherConfig
 from infra.launch import make_launcher
 from infra.launch.base import JobSpec
-launcher = make_launcher(LauncherConfig(kind=sys.argv[1]))
+launcher = make_launcher(LauncherConfig.model_validate_json(sys.argv[1]))
 spec = JobSpec(key=sys.argv[2], name="test", argv=tuple(sys.argv[4:]), job_dir=Path(sys.argv[3]))
 print("ready", flush=True)
 sys.stdin.readline()
@@ -72,9 +73,10 @@ time.sleep(600)
 """
 
 
-def start_flow(launcher_kind: str, spec: JobSpec) -> subprocess.Popen[str]:
+def start_flow(config: LauncherConfig, spec: JobSpec) -> subprocess.Popen[str]:
     """A process that submits `spec` when it gets a line."""
-    command = [sys.executable, "-c", FLOW, launcher_kind, spec.key, str(spec.job_dir), *spec.argv]
+    site = config.model_dump_json()
+    command = [sys.executable, "-c", FLOW, site, spec.key, str(spec.job_dir), *spec.argv]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
@@ -252,10 +254,10 @@ def test_another_key_in_the_same_folder_is_refused(launcher: Launcher, tmp_path:
 
 
 def test_eight_submitters_at_once_start_one_job(
-    launcher: Launcher, launcher_kind: str, tmp_path: Path
+    launcher: Launcher, launcher_config: LauncherConfig, tmp_path: Path
 ) -> None:
     spec = python_job(tmp_path / "job", COUNT_RUNS, str(tmp_path / "runs"))
-    flows = [start_flow(launcher_kind, spec) for _ in range(8)]
+    flows = [start_flow(launcher_config, spec) for _ in range(8)]
     for flow in flows:
         tell(flow)
     ids = {flow.stdout.readline().strip() for flow in flows if flow.stdout is not None}
@@ -268,9 +270,11 @@ def test_eight_submitters_at_once_start_one_job(
     assert (tmp_path / "runs").read_text() == "run\n"
 
 
-def test_job_outlives_its_submitter(launcher: Launcher, launcher_kind: str, tmp_path: Path) -> None:
+def test_job_outlives_its_submitter(
+    launcher: Launcher, launcher_config: LauncherConfig, tmp_path: Path
+) -> None:
     spec = python_job(tmp_path / "job", COUNT_RUNS, str(tmp_path / "runs"))
-    flow = start_flow(launcher_kind, spec)
+    flow = start_flow(launcher_config, spec)
     tell(flow)
     assert flow.stdout is not None
     job_id = flow.stdout.readline().strip()
@@ -284,10 +288,10 @@ def test_job_outlives_its_submitter(launcher: Launcher, launcher_kind: str, tmp_
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.03, 0.08, 0.2])
 def test_submitter_killed_while_it_submits(
-    launcher: Launcher, launcher_kind: str, tmp_path: Path, delay_s: float
+    launcher: Launcher, launcher_config: LauncherConfig, tmp_path: Path, delay_s: float
 ) -> None:
     spec = python_job(tmp_path / "job", COUNT_RUNS, str(tmp_path / "runs"))
-    flow = start_flow(launcher_kind, spec)
+    flow = start_flow(launcher_config, spec)
     tell(flow)
     time.sleep(delay_s)
     kill(flow)

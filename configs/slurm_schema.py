@@ -1,0 +1,57 @@
+"""The `launcher.slurm` section of the config: a site's Slurm, and what jobs ask of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field, field_validator
+
+from configs.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
+
+
+class SlurmConfig(Section):
+    """For launcher.kind slurm."""
+
+    url: str | None = None
+    """Of slurmrestd, like http://login:6820."""
+    user: str | None = None
+    """Whose jobs they are; None: who runs the flow. The token must be theirs."""
+    token_file: Path | None = None
+    """A file with a token (`scontrol token`), readable by its owner only. Read again as it expires."""
+    token_command: list[str] = Field(default_factory=list)
+    """Program and arguments that print a token; instead of token_file."""
+    scontrol: list[str] = Field(default_factory=lambda: ["scontrol"])
+    """Drains a node where the server's REST dialect cannot (v0.0.38)."""
+
+    partition: str | None = None
+    low_priority_partition: str | None = None
+    """For jobs that give way to others (evaluation); None: as `partition`."""
+    account: str | None = None
+    qos: str | None = None
+    low_priority_qos: str | None = None
+    """For jobs that give way to others; None: as `qos`."""
+    constraints: str | None = None
+    """Node features, as for sbatch."""
+    gpus_per_node: NonNegativeInt = 0
+    """For training jobs."""
+    gpu_type: str | None = None
+    cpus_per_node: PositiveInt | None = None
+    """None: processes_per_node x cpu_threads (or 1)."""
+    memory_per_node_gib: PositiveFloat | None = None
+    """None: the partition's default."""
+    time_limit_minutes: PositiveInt | None = None
+    """Of each job; None: the partition's default."""
+    warning_s: PositiveInt | None = None
+    """SIGUSR1 this long before the time limit: training saves, and goes on in a new job."""
+    network_interface: str | None = None
+    """Over which ranks on several nodes talk, like ib0; None: as the nodes' names resolve."""
+
+    poll_interval_s: PositiveFloat = 2.0
+    """At most one query this often, for all jobs together."""
+    patience_s: PositiveFloat = 900.0
+    """How long the server may be away before the flow gives up; jobs go on in any case."""
+
+    @field_validator("token_file")
+    @classmethod
+    def _token_file_is_absolute(cls, path: Path | None) -> Path | None:
+        return path.expanduser().absolute() if path is not None else None

@@ -1,0 +1,186 @@
+"""Jobs on a Slurm cluster, through its REST interface.
+
+What is known of a job is in its job_dir, on storage that the login node and all nodes share
+(:mod:`infra.launch.slurm_record`), and at the server. The launcher keeps nothing in memory but the last
+answer to "all jobs". What runs on the nodes is :mod:`infra.launch.slurm_node`.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+
+from configs.errors import LaunchError
+from configs.files import file_lock, write_json
+from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
+from infra.launch.record import read_cancel_grace_s
+from infra.launch.slurm_client import SlurmClient
+from infra.launch.slurm_errors import NoSuchJobError
+from infra.launch.slurm_jobs import JobTable, patiently
+from infra.launch.slurm_record import Ended, SlurmFiles, SlurmRecord, node_records, read, write
+from infra.launch.slurm_status import ended_as, forgotten, requeued
+from infra.launch.slurm_submit import Submitter
+from infra.launch.slurm_types import SlurmJob
+from infra.launch.stacks import request_stacks
+
+_CANCEL_MARGIN_S = 10.0
+"""Nodes look for a request to end once a second, and Slurm cleans up after them."""
+_KILL_TIMEOUT_S = 120.0
+"""From Slurm's own cancelling to the job's end: the site's KillWait, and cleaning up."""
+
+
+class SlurmLauncher:
+    """The launcher for a cluster; several may share a client and a table."""
+
+    def __init__(
+        self, client: SlurmClient, table: JobTable, submitter: Submitter, *, patience_s: float
+    ) -> None:
+        self._client, self._table, self._submitter = client, table, submitter
+        self._patience_s = patience_s
+
+    def submit(self, spec: JobSpec) -> JobHandle:
+        """Submit the job, or find the one that was already submitted with this key in this job_dir."""
+        files = SlurmFiles(spec.job_dir.absolute())
+        self._submitter.check(spec)
+        record = read(files.record, SlurmRecord)
+        if record is None:
+            with _locked(files):
+                record = read(files.record, SlurmRecord) or self._submitter.submit(spec, files)
+        if record.key != spec.key:
+            raise LaunchError(
+                f"{files.job_dir} holds the job {record.key!r}; {spec.key!r} needs its own folder"
+            )
+        return record.handle(files.job_dir)
+
+    def find(self, job_dir: Path) -> JobHandle | None:
+        """The job that was submitted with this folder, running or ended; None if there was none."""
+        files = SlurmFiles(job_dir.absolute())
+        record = read(files.record, SlurmRecord)
+        if record is None and files.submission.exists():
+            # Somebody died while submitting: the server knows whether there is a job.
+            with _locked(files):
+                record = read(files.record, SlurmRecord) or self._submitter.adopt(files)
+        return record.handle(files.job_dir) if record is not None else None
+
+    def poll(self, handle: JobHandle) -> JobStatus:
+        """State as of a moment ago. While the server is away it is the last one that was seen."""
+        files, record = SlurmFiles(handle.job_dir), _read(handle)
+        if record.ended is not None:
+            return record.ended.status()
+        cancelled = read_cancel_grace_s(files) is not None
+        try:
+            job = self._table.find(record.job_id, submitted_at=record.submitted_at)
+        except NoSuchJobError:
+            job = None
+            nodes = node_records(files, record.job_id)
+            return self._settle(files, record, forgotten(nodes, cancelled=cancelled))
+        if job is None:
+            return JobStatus(JobState.PENDING, reason="not yet seen by Slurm")
+        if job.comment != record.comment:
+            # The number was used again.
+            nodes = node_records(files, record.job_id)
+            return self._settle(files, record, forgotten(nodes, cancelled=cancelled))
+        if job.final:
+            nodes = node_records(files, record.job_id)
+            return self._settle(files, record, ended_as(job, nodes, cancelled=cancelled))
+        if job.restarts or (job.state == "PENDING" and "REQUEUED" in job.flags):
+            patiently(lambda: self._client.cancel(job.job_id), patience_s=self._patience_s)
+            return self._settle(files, record, requeued(job))
+        return _live_status(job, files, record)
+
+    def cancel(self, handle: JobHandle, *, grace_s: float = 10.0) -> None:
+        """End the job: SIGTERM to all its processes, SIGKILL after `grace_s`. Returns when it has
+        ended; does nothing when it already had."""
+        status = self.poll(handle)
+        if status.state.final:
+            return
+        files, job_id = SlurmFiles(handle.job_dir), int(handle.job_id)
+        with suppress(OSError):  # The disk is full: then Slurm's own way must do.
+            write_json(files.cancel, {"grace_s": grace_s, "requested_at": time.time()})
+        # The nodes see to it, with as much time as they need to save; Slurm would give KillWait.
+        asked = status.state is JobState.RUNNING and files.cancel.exists()
+        if asked and self._wait_for_end(handle, grace_s + _CANCEL_MARGIN_S):
+            return
+        patiently(lambda: self._client.cancel(job_id), patience_s=self._patience_s)
+        if not self._wait_for_end(handle, _KILL_TIMEOUT_S):
+            raise LaunchError(
+                f"job {handle.key!r} ({job_id}) cannot be ended: see `scontrol show job`"
+            )
+
+    def stacks(self, handle: JobHandle, *, timeout_s: float) -> list[Path]:
+        """What the ranks are doing, in a file each, as far as that is known after `timeout_s`."""
+        record, status = _read(handle), self.poll(handle)
+        if status.state is not JobState.RUNNING or not record.distributed:
+            return []
+        try:
+            return request_stacks(handle.job_dir, status.nodes, timeout_s=timeout_s)
+        except OSError as error:
+            raise LaunchError(f"the stacks of job {handle.key!r} cannot be had: {error}") from error
+
+    def logs(self, handle: JobHandle) -> list[Path]:
+        """Files with the launcher's and the program's output."""
+        log = SlurmFiles(handle.job_dir).log
+        return [log] if log.is_file() else []
+
+    def nodes(self) -> list[str]:
+        """Names of the nodes that can run jobs, in the partition that jobs go to."""
+        nodes = patiently(self._client.nodes, patience_s=self._patience_s)
+        partition = self._submitter.partition
+        mine = [n for n in nodes if partition is None or partition in n.partitions]
+        return [node.name for node in mine if node.usable]
+
+    def cordon(self, node: str, reason: str) -> None:
+        """Take a node out of service for later jobs: it is drained, with the reason."""
+        known = {n.name for n in patiently(self._client.nodes, patience_s=self._patience_s)}
+        if node not in known:
+            raise LaunchError(f"node {node!r} cannot be drained: Slurm has no such node")
+        patiently(lambda: self._client.drain(node, reason), patience_s=self._patience_s)
+
+    def _wait_for_end(self, handle: JobHandle, timeout_s: float) -> bool:
+        deadline = time.monotonic() + timeout_s
+        while not self.poll(handle).state.final:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(self._table.interval_s / 4)
+        return True
+
+    def _settle(self, files: SlurmFiles, record: SlurmRecord, ended: Ended) -> JobStatus:
+        """Put the end on record: Slurm forgets it within minutes."""
+        try:
+            with file_lock(files.lock):
+                current = read(files.record, SlurmRecord) or record
+                if current.ended is None:
+                    current = current.model_copy(update={"ended": ended})
+                    write(files.record, current)
+        except OSError as error:
+            raise LaunchError(
+                f"the end of job {record.key!r} cannot be recorded: {error}"
+            ) from error
+        return (current.ended or ended).status()
+
+
+def _live_status(job: SlurmJob, files: SlurmFiles, record: SlurmRecord) -> JobStatus:
+    if job.state == "PENDING":
+        reason = f"waits in Slurm's queue: {job.reason}" if job.reason != "None" else ""
+        return JobStatus(JobState.PENDING, reason=reason)
+    return JobStatus(JobState.RUNNING, started_at=job.started_at, nodes=job.nodes)
+
+
+def _locked(files: SlurmFiles) -> AbstractContextManager[bool]:
+    try:
+        files.job_dir.mkdir(parents=True, exist_ok=True)
+        return file_lock(files.lock)
+    except OSError as error:
+        raise LaunchError(f"{files.job_dir} cannot be written: {error}") from error
+
+
+def _read(handle: JobHandle) -> SlurmRecord:
+    record = read(SlurmFiles(handle.job_dir).record, SlurmRecord)
+    if record is None:
+        raise LaunchError(f"there is no job in {handle.job_dir}: its job.json is missing")
+    if str(record.job_id) != handle.job_id:
+        raise LaunchError(
+            f"{handle.job_dir} holds job {record.job_id}, submitted later than {handle.job_id}"
+        )
+    return record

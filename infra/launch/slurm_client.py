@@ -1,0 +1,254 @@
+"""A small typed client of slurmrestd: the few calls that jobs need.
+
+Each call is made once (twice when the token was not accepted); whoever calls decides whether to wait for
+a server that is away.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+
+from infra.launch.slurm_dialects import OLD_VERSION, VERSIONS, Dialect, make_dialect
+from infra.launch.slurm_errors import (
+    ALREADY_DONE,
+    BAD_TOKEN,
+    CONTROLLER_AWAY,
+    NO_SUCH_JOB,
+    NOT_NOW,
+    NoSuchJobError,
+    SlurmError,
+    SlurmTokenError,
+    SlurmUnavailableError,
+)
+from infra.launch.slurm_token import TokenSource
+from infra.launch.slurm_types import JobRequest, SlurmJob, SlurmNode
+
+_TIMEOUT_S = 15.0
+_SCONTROL_TIMEOUT_S = 60.0
+_TEXT_LIMIT = 200
+_NO_JOB = 0
+"""A number that no job has."""
+
+
+class SlurmClient:
+    """Speaks the best dialect that the server knows too. May be used by several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        user: str,
+        tokens: TokenSource,
+        *,
+        scontrol: Sequence[str] = ("scontrol",),
+        transport: httpx.BaseTransport | None = None,
+    ) -> None:
+        self.url, self.user = url.rstrip("/"), user
+        self._tokens, self._scontrol = tokens, tuple(scontrol)
+        # No proxy: a token is for this server alone.
+        self._http = httpx.Client(
+            base_url=self.url, timeout=_TIMEOUT_S, transport=transport, trust_env=False
+        )
+        self._dialect: Dialect | None = None
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    @property
+    def dialect(self) -> Dialect:
+        """The best that both sides speak; asked for once."""
+        if self._dialect is None:
+            self._dialect = make_dialect(self._best_version())
+        return self._dialect
+
+    def _best_version(self) -> str:
+        for version in VERSIONS:
+            slash = "" if version == OLD_VERSION else "/"
+            response = self._send("GET", f"/slurm/{version}/ping{slash}")
+            if response.status_code != httpx.codes.NOT_FOUND:
+                self._raise_for_headers(response)
+                return version
+        raise SlurmError(
+            f"{self.url} speaks none of the versions {', '.join(reversed(VERSIONS))} of Slurm's REST "
+            f"interface: it must be slurmrestd of Slurm 22.05 or 23.11 to 26.05"
+        )
+
+    # --- jobs -------------------------------------------------------------------------------------
+
+    def submit(self, request: JobRequest) -> tuple[int, SlurmError | None]:
+        """Number of the new job, and what the server has to say against its ever starting."""
+        body = self.dialect.payload(request)
+        answer = self._call(
+            "POST", f"/slurm/{self.dialect.version}/job/submit", body, allowed=NOT_NOW
+        )
+        job_id = answer.get("job_id") or (answer.get("result") or {}).get("job_id")
+        if not job_id:
+            raise SlurmError(f"{self.url} gave no job id for {request.name!r}")
+        errors = [e for e in _errors(answer) if e.number not in (None, 0)]
+        return int(job_id), errors[0] if errors else None
+
+    def jobs(self) -> list[SlurmJob]:
+        """All jobs that the server knows."""
+        answer = self._call("GET", self.dialect.path("jobs"))
+        return [self.dialect.job(value) for value in answer.get("jobs", [])]
+
+    def job(self, job_id: int) -> SlurmJob:
+        """One job; NoSuchJobError when there is none (any more)."""
+        answer = self._call("GET", self.dialect.item_path("job", str(job_id)))
+        for value in answer.get("jobs", []):
+            if value["job_id"] == job_id:
+                return self.dialect.job(value)
+        raise NoSuchJobError(f"{self.url} knows no job {job_id}", NO_SUCH_JOB)
+
+    def cancel(self, job_id: int) -> None:
+        """Have it ended: SIGTERM, and after the site's KillWait SIGKILL. One that has ended is left."""
+        path = self.dialect.item_path("job", str(job_id))
+        answer = self._call("DELETE", path, allowed={ALREADY_DONE, NO_SUCH_JOB})
+        for status in answer.get("status") or []:
+            error = status.get("error") or {}
+            if error.get("code") not in (None, 0, ALREADY_DONE, NO_SUCH_JOB):
+                words = error.get("message") or error.get("string") or "refused"
+                raise SlurmError(f"job {job_id} cannot be cancelled: {words}", error["code"])
+
+    # --- nodes and partitions ---------------------------------------------------------------------
+
+    def nodes(self) -> list[SlurmNode]:
+        """All nodes."""
+        answer = self._call("GET", self.dialect.path("nodes"))
+        return [self.dialect.node(value) for value in answer.get("nodes", [])]
+
+    def partitions(self) -> list[str]:
+        """Names of all partitions."""
+        answer = self._call("GET", self.dialect.path("partitions"))
+        return [str(value["name"]) for value in answer.get("partitions", [])]
+
+    def drain(self, node: str, reason: str) -> None:
+        """Start no more jobs on the node; those that run there go on."""
+        if self.dialect.can_drain:
+            body = {"state": ["DRAIN"], "reason": reason}
+            self._call("POST", self.dialect.item_path("node", node), body)
+            return
+        arguments = ("update", f"nodename={node}", "state=drain", f"reason={reason}")
+        self._run_scontrol(*arguments)
+
+    def _run_scontrol(self, *arguments: str) -> None:
+        program = self._scontrol[0]
+        try:
+            done = subprocess.run(
+                [*self._scontrol, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_SCONTROL_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise SlurmError(f"{program} cannot be run: {error}") from error
+        if done.returncode:
+            raise SlurmError(f"{program} {arguments[0]}: {(done.stderr or done.stdout).strip()}")
+
+    # --- one call ---------------------------------------------------------------------------------
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        allowed: set[int] | frozenset[int] = frozenset(),
+    ) -> dict[str, Any]:
+        """The answer; errors whose number is `allowed` are left to the caller."""
+        try:
+            return self._call_once(method, path, body, allowed)
+        except SlurmTokenError:
+            self._tokens.forget()
+            return self._call_once(method, path, body, allowed)
+
+    def _call_once(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
+        allowed: set[int] | frozenset[int],
+    ) -> dict[str, Any]:
+        response = self._send(method, path, body)
+        self._raise_for_headers(response)
+        answer = _json(response)
+        errors = [e for e in _errors(answer) if e.number not in allowed]
+        if not errors and response.status_code < 400:
+            return answer
+        if not errors and answer.get("errors"):
+            return answer
+        self._raise(method, path, response, errors)
+        raise AssertionError  # unreachable: the line above raises
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        headers = {"X-SLURM-USER-NAME": self.user, "X-SLURM-USER-TOKEN": self._tokens.token()}
+        try:
+            return self._http.request(method, path, json=body, headers=headers)
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise SlurmUnavailableError(
+                f"slurmrestd at {self.url} cannot be reached: {error}", was_sent=False
+            ) from error
+        except httpx.TransportError as error:
+            words = str(error) or type(error).__name__
+            raise SlurmUnavailableError(f"slurmrestd at {self.url}: {words}") from error
+
+    def _raise_for_headers(self, response: httpx.Response) -> None:
+        if response.status_code in (401, 403, 511):
+            raise self._token_error()
+
+    def _raise(
+        self, method: str, path: str, response: httpx.Response, errors: list[SlurmError]
+    ) -> None:
+        numbers = {error.number for error in errors}
+        words = "; ".join(dict.fromkeys(str(error) for error in errors))
+        words = words or response.text[:_TEXT_LIMIT].strip()
+        if numbers & BAD_TOKEN:
+            raise self._token_error()
+        if numbers & CONTROLLER_AWAY:
+            raise SlurmUnavailableError(f"slurmctld behind {self.url} is away: {words}")
+        if NO_SUCH_JOB in numbers or (response.status_code == 404 and "/job/" in path):
+            raise NoSuchJobError(words, NO_SUCH_JOB)
+        if response.status_code >= 500 and not any(n for n in numbers if n and n > 0):
+            if method == "GET":
+                self._raise_for_token()
+            raise SlurmUnavailableError(f"{self.url} answers {response.status_code}: {words}")
+        known = next((error.number for error in errors if error.number and error.number > 0), None)
+        raise SlurmError(words or f"HTTP {response.status_code}", known)
+
+    def _raise_for_token(self) -> None:
+        """v0.0.38 answers a GET alike when the token is wrong and when slurmctld is away; not so a
+        DELETE, which is harmless without such a job."""
+        if self._dialect is not None and self._dialect.version == OLD_VERSION:
+            response = self._send("DELETE", self._dialect.item_path("job", str(_NO_JOB)))
+            if {error.number for error in _errors(_json(response))} & BAD_TOKEN:
+                raise self._token_error()
+
+    def _token_error(self) -> SlurmTokenError:
+        return SlurmTokenError(
+            f"{self.url} does not accept the token of {self._tokens.where} for user {self.user!r}: get a "
+            "new one with `scontrol token lifespan=86400`, on this cluster, for this user"
+        )
+
+
+def _json(response: httpx.Response) -> dict[str, Any]:
+    try:
+        answer = response.json()
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
+
+
+def _errors(answer: dict[str, Any]) -> list[SlurmError]:
+    """What is under `errors`; dialects name the number differently."""
+    found = []
+    for error in answer.get("errors") or []:
+        number = error.get("error_number", error.get("error_code", error.get("errno")))
+        texts = dict.fromkeys(t for t in (error.get("error"), error.get("description")) if t)
+        found.append(SlurmError(": ".join(texts) or f"error {number}", number))
+    return found

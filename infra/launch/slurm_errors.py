@@ -1,0 +1,55 @@
+"""What can go wrong with Slurm, in sentences."""
+
+from __future__ import annotations
+
+from configs.errors import LaunchError
+
+NO_SUCH_JOB = 2017
+ALREADY_DONE = 2021
+NOT_NOW = {2015, 2042, 2051, 2068}
+"""Numbers that come with a job: it was accepted, and does not start now, or never."""
+BAD_TOKEN = {1007, 2002, 5005}
+CONTROLLER_AWAY = {1800, 1801, 1810}
+
+_SENTENCES = {
+    2000: "partition {partition!r} does not exist: the server has {partitions}",
+    2014: "no node can ever satisfy it: {nodes} node(s) with {resources} in partition {partition!r}",
+    2016: "{nodes} nodes are more than partition {partition!r} can ever give",
+    2018: "a node that it names does not exist",
+    2029: "no node has the features {constraints!r}",
+    2045: "account {account!r} does not exist, or user {user!r} is not in it",
+    2051: "its time limit of {minutes} minutes is more than partition {partition!r} allows",
+    2066: "QOS {qos!r} does not exist, or account and user may not use it",
+    2072: "GPUs of this kind ({resources}) do not exist",
+}
+
+
+class SlurmError(LaunchError):
+    """The server has refused a request."""
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+class SlurmUnavailableError(SlurmError):
+    """slurmrestd or slurmctld does not answer now; the request may have arrived."""
+
+    def __init__(self, message: str, *, was_sent: bool = True) -> None:
+        super().__init__(message)
+        self.was_sent = was_sent
+
+
+class SlurmTokenError(SlurmError):
+    """The token is missing, expired or not accepted."""
+
+
+class NoSuchJobError(SlurmError):
+    """The server does not know the job (any more)."""
+
+
+def refusal(number: int | None, words: str, details: dict[str, object]) -> str:
+    """Why a submission was refused, for people; the server's own words where we have none."""
+    sentence = _SENTENCES.get(number or 0)
+    own = words or f"error {number}"
+    return f"{sentence.format(**details)} (Slurm: {own})" if sentence else f"Slurm: {own}"

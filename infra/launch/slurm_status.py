@@ -1,0 +1,128 @@
+"""How a job stands, by what Slurm says and what the job's nodes have written down.
+
+Slurm's word decides what happened to the job from outside; the nodes know exit codes and signals of the
+program itself, and times to better than a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from configs.errors import EXIT_CONTINUE
+from infra.launch.base import JobState
+from infra.launch.slurm_node import EXIT_NOT_MINE, EXIT_REQUEUED
+from infra.launch.slurm_record import Ended, NodeRecord
+from infra.launch.slurm_types import SlurmJob
+
+_OOM_EXIT_CODE = 253
+"""Of srun, when memory was short on a node; Slurm calls such a job FAILED."""
+
+_STATES = {
+    "CANCELLED": JobState.CANCELLED,
+    "TIMEOUT": JobState.TIMEOUT,
+    "DEADLINE": JobState.TIMEOUT,
+    "NODE_FAIL": JobState.NODE_FAIL,
+    "BOOT_FAIL": JobState.NODE_FAIL,
+    "PREEMPTED": JobState.PREEMPTED,
+    "OUT_OF_MEMORY": JobState.OUT_OF_MEMORY,
+}
+_REASONS = {
+    JobState.CANCELLED: "cancelled from outside, with scancel or by an administrator",
+    JobState.TIMEOUT: "the job's time limit in Slurm",
+    JobState.NODE_FAIL: "a node of the job failed",
+    JobState.PREEMPTED: "Slurm gave its nodes to another job",
+    JobState.OUT_OF_MEMORY: "a process used more memory than the job has on its node",
+}
+_BY_ITSELF = {JobState.COMPLETED, JobState.FAILED}
+
+
+def ended_as(job: SlurmJob, nodes: Sequence[NodeRecord], *, cancelled: bool) -> Ended:
+    """How a job ended that Slurm calls final; `cancelled`: we have asked for its end."""
+    state = _STATES.get(job.state)
+    if state is None and _OOM_EXIT_CODE in (job.exit_code, job.derived_exit_code):
+        state = JobState.OUT_OF_MEMORY
+    reason = _REASONS[state] if state is not None else ""
+    if cancelled and state in (None, JobState.CANCELLED):
+        state, reason = JobState.CANCELLED, "cancelled"
+    elif job.exit_code in (EXIT_REQUEUED, EXIT_NOT_MINE) and not nodes:
+        state, reason = JobState.NODE_FAIL, "Slurm has started the job a second time"
+    ended = by_nodes(nodes)
+    if state is None and ended is not None and ended.state not in _BY_ITSELF:
+        # Like its own time limit, or a signal to one node's processes.
+        state, reason = ended.state, ended.reason
+    if state is None:
+        state = JobState.COMPLETED if job.state == "COMPLETED" else JobState.FAILED
+        reason = (ended.reason if ended else "") or _launch_failure(job)
+    exit_code, signal = (ended.exit_code, ended.signal) if ended else (job.exit_code, job.signal)
+    if state is JobState.FAILED and exit_code in (0, None) and not signal:
+        exit_code, signal = _plain_end(job)
+    return Ended(
+        state=state,
+        exit_code=None if signal else exit_code,
+        signal=signal,
+        started_at=_started_at(job, nodes),
+        ended_at=max([r.ended_at for r in nodes if r.ended_at], default=job.ended_at),
+        nodes=job.nodes,
+        reason=reason,
+    )
+
+
+def forgotten(nodes: Sequence[NodeRecord], *, cancelled: bool) -> Ended:
+    """How a job ended that Slurm knows no more, by what its nodes have left."""
+    ended = by_nodes(nodes)
+    if ended is None or not all(record.state.final for record in nodes):
+        state = JobState.CANCELLED if cancelled else JobState.NODE_FAIL
+        return Ended(
+            state=state,
+            started_at=min([r.started_at for r in nodes], default=None),
+            nodes=tuple(r.node for r in nodes),
+            reason="Slurm does not know the job any more, and it has left no word about its end",
+        )
+    update: dict[str, object] = {"ended_at": max(r.ended_at or 0.0 for r in nodes)}
+    update["nodes"] = tuple(r.node for r in nodes)
+    if cancelled:
+        update |= {"state": JobState.CANCELLED, "reason": "cancelled"}
+    return ended.model_copy(update=update)
+
+
+def requeued(job: SlurmJob) -> Ended:
+    """How a job ended that Slurm has put back into its queue."""
+    return Ended(
+        state=JobState.PREEMPTED if "PREEMPTED" in job.flags else JobState.NODE_FAIL,
+        started_at=None,
+        ended_at=None,
+        nodes=job.nodes,
+        reason="Slurm has put the job back into its queue: a node failed, or it was preempted",
+    )
+
+
+def by_nodes(nodes: Sequence[NodeRecord]) -> Ended | None:
+    """The end as the nodes saw it; None when none has ended. The first to fail says why, unless all
+    wanted to be continued."""
+    done = [record for record in nodes if record.state.final]
+    if not done:
+        return None
+    failed = [record for record in done if record.state is not JobState.COMPLETED]
+    real = [record for record in failed if record.exit_code != EXIT_CONTINUE]
+    first = min(real or failed or done, key=lambda record: record.ended_at or 0.0)
+    return Ended(
+        state=first.state,
+        exit_code=first.exit_code,
+        signal=first.signal,
+        started_at=min(record.started_at for record in nodes),
+        ended_at=first.ended_at,
+        reason=first.reason,
+    )
+
+
+def _started_at(job: SlurmJob, nodes: Sequence[NodeRecord]) -> float | None:
+    return min([record.started_at for record in nodes], default=job.started_at)
+
+
+def _plain_end(job: SlurmJob) -> tuple[int | None, int | None]:
+    """Slurm's own numbers, for a program that has ended well in a job that has not."""
+    return job.exit_code, job.signal
+
+
+def _launch_failure(job: SlurmJob) -> str:
+    return "" if job.reason in ("None", "NonZeroExitCode", "") else f"Slurm: {job.reason}"
