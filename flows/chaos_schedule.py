@@ -22,6 +22,8 @@ SECOND_STRIKE_EVERY = 5
 """One trial in so many is struck twice."""
 STORAGE_ONLY_EVERY = 4
 """One trial in so many keeps no snapshots that outlive a process, so that it restarts from storage."""
+_LATEST_SECOND = 0.4
+"""Of a job's time after the first strike: later ones would often find the run done."""
 _NO_STEP = 0
 
 
@@ -139,5 +141,5 @@ def _moment(draw: random.Random, when: When, saves: range) -> Moment:
 
 def _second(draw: random.Random, ranks: int) -> Strike:
     """One that often meets the restart after the first one."""
-    moment = Moment("later", fraction=draw.random())
+    moment = Moment("later", fraction=_LATEST_SECOND * draw.random())
     return Strike(draw.choice(TARGETS), draw.choice(SIGNALS), draw.randrange(ranks), moment)
