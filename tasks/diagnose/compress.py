@@ -11,7 +11,7 @@ Of any other template the first line is kept, and how often, until where and by 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 
@@ -24,12 +24,12 @@ from tasks.diagnose.loss_watch import LossWatch
 from tasks.diagnose.pieces import Pieces, positions
 from tasks.diagnose.sources import Source, blocks_of, source_of
 from tasks.diagnose.templates import Cache, Template, TemplateTable, mask, quick_mask, shapes
-from tasks.diagnose.verbatim import TracebackFolder, VerbatimStore
+from tasks.diagnose.verbatim import Position, TracebackFolder, Verbatim, VerbatimStore
 
 _BLOCK_BYTES = 1 << 20
 _UNKNOWN = -1
 _BLANK = 0
-_MAX_LAST_BYTES = 512
+_MAX_LAST_BYTES = 1024
 _MAX_PREFIX_BYTES = 128
 
 
@@ -111,11 +111,20 @@ class Compressor:
         return Compressed(
             sources=tuple(self._sources),
             lines=self._lines + self._end_number,
-            verbatim=self._store.lines(),
+            verbatim=self._store.lines(self._last_causes()),
             left_out=self._store.left_out,
             templates=[t for t in self._table.templates if t.count and t.kind != "blank"],
             tracebacks=list(self._tracebacks.groups.values()),
         )
+
+    def _last_causes(self) -> Iterator[tuple[Position, Verbatim]]:
+        """The last line of each template of causes: of a handled error that ends a run in the end."""
+        for template in self._table.templates:
+            if template.kind == "cause" and template.count > self._limits.verbatim_per_template:
+                source = self._sources[template.last_position[0]]
+                line = make_line(template.last_piece, template.last_number, source)
+                if line is not None:
+                    yield template.last_position, Verbatim(line, "cause")
 
     def _begin(self, source: Source) -> None:
         self._source = source
@@ -204,6 +213,7 @@ class Compressor:
     def _note_last(self, template: Template, last: int, pieces: Pieces) -> None:
         template.last_name = self._source.name
         template.last_number = pieces.numbers[last]
+        template.last_position = (self._source_index, self._base + last)
         template.last_piece = pieces[last][:_MAX_LAST_BYTES]
 
     def _note_ranks(

@@ -81,6 +81,8 @@ class Template:
     last_name: str = ""
     """File of the last occurrence."""
     last_number: int = 0
+    last_position: tuple[int, int] = (0, 0)
+    """Index of the source, and of the piece in it."""
     last_piece: bytes = b""
     ranks: int = 0
     """Bit r is set when rank r wrote it."""

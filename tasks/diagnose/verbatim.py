@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tasks.diagnose.logs import LogLine
@@ -63,9 +64,12 @@ class VerbatimStore:
         self.left_out += len(self._last) == self._last.maxlen
         self._last.append((position, Verbatim(line, why)))
 
-    def lines(self) -> list[tuple[Position, Verbatim]]:
-        """All kept lines, in order."""
-        return sorted({**dict(self._last), **self._first}.items(), key=lambda item: item[0])
+    def lines(
+        self, more: Iterable[tuple[Position, Verbatim]] = ()
+    ) -> list[tuple[Position, Verbatim]]:
+        """All kept lines and those given, in order."""
+        kept = {**dict(more), **dict(self._last), **self._first}
+        return sorted(kept.items(), key=lambda item: item[0])
 
 
 @dataclass

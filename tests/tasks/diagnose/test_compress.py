@@ -167,6 +167,16 @@ def test_templates_know_count_ends_and_ranks(tmp_path: Path) -> None:
     assert template.ranks == 0b1111100
 
 
+def test_of_an_error_that_comes_often_the_first_and_the_last_line_stay(tmp_path: Path) -> None:
+    lines = [f"WARNING upload of part {i} failed" for i in range(3000)]
+    (template,) = (compressed := _compress(tmp_path, [*lines, *_steps(100)])).folded
+    kept = _kept(compressed)
+    assert (template.count, template.last_number) == (3000, 3000)
+    assert {1, 3000} <= set(kept)
+    assert kept[3000] == lines[-1]
+    assert compressed.kept_lines < 30
+
+
 def test_files_of_ranks_share_templates(tmp_path: Path) -> None:
     for rank in range(6):
         (tmp_path / f"rank_{rank}.log").write_text(f"opened port {rank}000\n" * 100)
