@@ -6,22 +6,29 @@ An entry of the stage beside `task.py`: an answer must not wait for Prefect.
 from __future__ import annotations
 
 import hashlib
+import shutil
+import sys
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from configs.errors import InputError
-from configs.records import ActionKind, AttemptRecord, Verdict
+from configs.records import ActionKind, Verdict
+from configs.rundir import AttemptDir
 from tasks.diagnose.classes import Category
+from tasks.diagnose.compress import compress
 from tasks.diagnose.confirmed import confirm, remember
-from tasks.diagnose.diagnose import diagnose_attempt, diagnose_lines
+from tasks.diagnose.diagnose import diagnose_attempt, diagnose_scan
+from tasks.diagnose.fast import scan_files, size_bytes
 from tasks.diagnose.inputs import STDIN, LogInput, find_inputs
-from tasks.diagnose.logs import LogLine, attempt_log_files, read_log
+from tasks.diagnose.logs import attempt_log_files
+from tasks.diagnose.sources import Source, source_of
 
-_STDIN_PATH = Path("/dev/stdin")
+_MAX_COMPRESSED_BYTES = 64 << 20
 _ID_DIGITS = 10
 
 
@@ -79,36 +86,53 @@ def confirm_diagnosis(case_id: str, failure_class: str) -> dict[str, Any]:
 
 def diagnose_input(log: LogInput) -> Diagnosis:
     """The diagnosis of one input."""
-    counter = _Counter()
     if log.attempt is not None:
-        record = log.attempt.record()
-        if record is None:
-            raise InputError(f"{log.name} has no attempt.json")
-        return _of_attempt(log, record)
+        return _of_attempt(log.name, log.attempt)
     if log.name == STDIN:
-        verdict = diagnose_lines(counter.count(read_log(_STDIN_PATH, STDIN)))
-    else:
-        lines = chain.from_iterable(counter.count(read_log(p, str(p))) for p in log.files)
-        verdict = diagnose_lines(lines)
-    return _diagnosis(log, verdict, counter.lines)
+        with _spooled_input() as path:
+            return _of_files(log, [Source(path, STDIN)])
+    return _of_files(log, [source_of(path, str(path)) for path in log.files])
 
 
-def _of_attempt(log: LogInput, record: AttemptRecord) -> Diagnosis:
-    assert log.attempt is not None
-    counter = _Counter()
-    for path in attempt_log_files(log.attempt.path):
-        for _ in counter.count(read_log(path)):
-            pass
-    verdict = log.attempt.verdict() or diagnose_attempt(log.attempt, record)
+def _of_files(log: LogInput, sources: Sequence[Source]) -> Diagnosis:
+    verdict = diagnose_scan(scan_files(sources))
+    return _diagnosis(log.name, verdict, *_line_counts(sources))
+
+
+def _of_attempt(name: str, attempt: AttemptDir) -> Diagnosis:
+    record = attempt.record()
+    if record is None:
+        raise InputError(f"{name} has no attempt.json")
+    verdict = attempt.verdict() or diagnose_attempt(attempt, record)
     if verdict.root_cause_file is not None:
-        file = str(log.attempt.path / verdict.root_cause_file)
+        file = str(attempt.path / verdict.root_cause_file)
         verdict = verdict.model_copy(update={"root_cause_file": file})
-    return _diagnosis(log, verdict, counter.lines)
+    sources = [source_of(path) for path in attempt_log_files(attempt.path)]
+    return _diagnosis(name, verdict, *_line_counts(sources))
 
 
-def _diagnosis(log: LogInput, verdict: Verdict, lines: int) -> Diagnosis:
+def _line_counts(sources: Sequence[Source]) -> tuple[int, int]:
+    """Lines of the logs, and those that compression keeps; of very large ones the first files stand for all."""
+    counted = list(sources)
+    while len(counted) > 1 and size_bytes(counted) > _MAX_COMPRESSED_BYTES:
+        counted = counted[: len(counted) // 2]
+    compressed = compress(counted)
+    share = size_bytes(sources) / max(1, size_bytes(counted))
+    return round(compressed.lines * share), round(compressed.kept_lines * share)
+
+
+@contextmanager
+def _spooled_input() -> Iterator[Path]:
+    """Standard input as a file: it is read more than once."""
+    with NamedTemporaryFile(prefix="overland-") as file:
+        shutil.copyfileobj(sys.stdin.buffer, file)
+        file.flush()
+        yield Path(file.name)
+
+
+def _diagnosis(name: str, verdict: Verdict, lines: int, kept_lines: int) -> Diagnosis:
     return Diagnosis(
-        file=verdict.root_cause_file or log.name,
+        file=verdict.root_cause_file or name,
         failure_class=verdict.failure_class,
         category=verdict.category,
         root_cause_line=verdict.root_cause_line,
@@ -121,19 +145,5 @@ def _diagnosis(log: LogInput, verdict: Verdict, lines: int) -> Diagnosis:
         evidence=verdict.evidence,
         mitigation=verdict.mitigation,
         lines=lines,
-        kept_lines=len(verdict.evidence),
+        kept_lines=kept_lines,
     )
-
-
-class _Counter:
-    """Counts the lines of all files that pass through."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-
-    def count(self, lines: Iterator[LogLine]) -> Iterator[LogLine]:
-        last = 0
-        for line in lines:
-            last = line.number
-            yield line
-        self.lines += last

@@ -18,7 +18,6 @@ What none of this explains is Unknown: the verdict quotes what there is and gues
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import chain
 from pathlib import Path
 
 from configs.events import CheckpointEvent, EndEvent, Event
@@ -28,11 +27,13 @@ from tasks.diagnose.anomalies import verdict_on_anomaly
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.deaths import verdict_on_signal, verdict_on_silent_exit
 from tasks.diagnose.endings import hang, verdict_on_capture, verdict_on_spike, verdict_on_success
+from tasks.diagnose.fast import scan_files
 from tasks.diagnose.findings import Finding
-from tasks.diagnose.logs import LogLine, attempt_log_files, read_log
+from tasks.diagnose.logs import LogLine, attempt_log_files
 from tasks.diagnose.place import TIMEOUTS, node_of, one_host, rank_of, stuck_ranks
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
+from tasks.diagnose.sources import source_of
 from tasks.diagnose.stacks import verdict_on_hang
 from tasks.diagnose.torchrun import RankFailure, signal_name
 from tasks.diagnose.verdicts import make_verdict
@@ -62,8 +63,8 @@ def diagnose_attempt(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
     if (verdict := verdict_on_hang(attempt, record)) is not None:
         return _on_only_node(verdict, record)
     files = attempt_log_files(attempt.path)
-    lines = chain.from_iterable(read_log(f, str(f.relative_to(attempt.path))) for f in files)
-    scan = Scan(default_rules(), handled_errors=_handled_errors(attempt.events())).read(lines)
+    sources = [source_of(f, str(f.relative_to(attempt.path))) for f in files]
+    scan = scan_files(sources, _handled_errors(attempt.events()))
     verdict = (
         _from_record(record, scan) or _from_logs(scan, own_job=True) or _from_job_signal(record)
     )
@@ -72,7 +73,7 @@ def diagnose_attempt(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
 
 def diagnose_files(paths: list[Path]) -> Verdict:
     """Why a job failed (or that it did not), by its log files alone."""
-    return diagnose_lines(chain.from_iterable(read_log(path) for path in paths))
+    return diagnose_scan(scan_files([source_of(path, path.name) for path in paths]))
 
 
 def diagnose_lines(lines: Iterable[LogLine]) -> Verdict:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.logs import LogLine
-from tasks.diagnose.patterns import Pattern, compile_pattern
+from tasks.diagnose.patterns import Match, Pattern, compile_pattern
 
 _HEADER_TEXT = "Traceback (most recent call last)"
 _HEADER_WORDS = compile_pattern(r"(?:Exception Group |Original )$")
@@ -203,7 +203,7 @@ class TracebackReader:
             return None
         if self._prefix:
             body = self._without_prefix(body)
-        if self._frames is None and _FRAME.match(body):
+        if self._frames is None and 'File "' in body and _FRAME.match(body):
             self._frames = []
         if self._frames is not None:
             margin = _GROUP_MARGIN.match(body)
@@ -245,7 +245,7 @@ class TracebackReader:
 
     def _end(self, body: str, line: LogLine) -> Raised | None:
         in_traceback = self._frames is not None
-        match = _RAISED.match(body) if in_traceback else _RAISED_ANYWHERE.search(body)
+        match = _RAISED.match(body) if in_traceback else _raised_anywhere(body)
         frames, self._frames = tuple(self._frames or ()), None
         if match is None:
             return None
@@ -258,6 +258,23 @@ class TracebackReader:
             raised = replace(raised, frames=self._above.frames)
         self._link, self._above = None, raised
         return raised
+
+
+def _raised_anywhere(body: str) -> Match | None:
+    """An exception's line outside of a traceback."""
+    if not any(word in body for word in ("Error", "Exception", "Interrupt", "ProcessPool")):
+        return None
+    return _RAISED_ANYWHERE.search(body)
+
+
+def may_be_traceback(body: str) -> bool:
+    """Whether the line belongs to a traceback, by itself."""
+    return (
+        _HEADER_TEXT in body
+        or body.startswith((_DIRECT_CAUSE, _DURING_HANDLING))
+        or _FRAME.match(body) is not None
+        or _raised_anywhere(body) is not None
+    )
 
 
 def class_of(raised: Raised) -> str:

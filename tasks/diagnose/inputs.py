@@ -66,7 +66,8 @@ def _of_directory(name: str, path: Path) -> list[LogInput]:
 
 
 def _attempt_at(path: Path) -> AttemptDir | None:
-    return AttemptDir(path) if (path / "attempt.json").is_file() else None
+    number = int(path.name) if path.name.isdigit() else 0
+    return AttemptDir(path, number) if (path / "attempt.json").is_file() else None
 
 
 def _may_be_log(path: Path, folder: Path) -> bool:

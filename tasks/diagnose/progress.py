@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-from tasks.diagnose.logs import LogLine
+from tasks.diagnose.logs import LogLine, make_line
 from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.sources import Source
 from tasks.diagnose.times import time_of
 
 _STEP = compile_pattern(
@@ -52,7 +53,7 @@ SILENCE_S = 1200.0
 _SILENT_STEPS = 20
 """So does one whose steps are slow, after this many times its usual interval."""
 _TAIL_LINES = 30
-_MAX_LOSSES = 4096
+_MAX_LOSSES = 8192
 _MIN_REPORTERS = 3
 _MIN_HISTORY = 16
 _MIN_SPIKE = 5
@@ -63,10 +64,12 @@ _SPIKE_RATIO = 1.5
 class Progress:
     """What one pass over the lines collects."""
 
-    _losses: deque[tuple[LogLine, float]] = field(default_factory=lambda: deque(maxlen=_MAX_LOSSES))
-    _tails: dict[str, deque[LogLine]] = field(default_factory=dict)
+    _losses: deque[tuple[LogLine, float] | tuple[bytes, int, Source]] = field(
+        default_factory=lambda: deque(maxlen=_MAX_LOSSES)
+    )
+    tails: dict[str, deque[LogLine]] = field(default_factory=dict)
     _loss_stream: tuple[str, int | None] | None = None
-    _last_step: dict[int, int] = field(default_factory=dict)
+    last_step: dict[int, int] = field(default_factory=dict)
     _steps: deque[LogLine] = field(default_factory=lambda: deque(maxlen=_MIN_HISTORY))
     reports: int = 0
     """Losses that the first rank to report one has reported."""
@@ -76,25 +79,25 @@ class Progress:
     """Lines read until then, over all files."""
     steps_seen: int = 0
     _steps_since_end: int = 0
-    _lines: int = 0
+    lines_seen: int = 0
 
     def feed(self, line: LogLine) -> int | None:
         """Take note of the line; the step that it reports, or -1 for one without a number."""
-        self._lines += 1
-        tail = self._tails.get(line.file)
+        self.lines_seen += 1
+        tail = self.tails.get(line.file)
         if tail is None:
-            tail = self._tails[line.file] = deque(maxlen=_TAIL_LINES)
+            tail = self.tails[line.file] = deque(maxlen=_TAIL_LINES)
         tail.append(line)
         body = line.body
         if any(word in body for word in _COULD_COMPLETE) and _COMPLETED.search(body):
-            self.completed, self.ended_at, self._steps_since_end = line, self._lines, 0
-        step = _STEP.search(body)
+            self.completed, self.ended_at, self._steps_since_end = line, self.lines_seen, 0
+        lower = body.lower()
+        step = _STEP.search(body) if "step" in lower or "iter" in lower else None
         number = int(step["step"]) if step is not None else None
         if number is not None and line.rank is not None:
-            self._last_step[line.rank] = number
-        loss = _LOSS.search(body)
-        if loss is not None and _OTHER_LOSS.search(body) is None:
-            self._note_loss(line, float(loss["loss"]))
+            self.last_step[line.rank] = number
+        if "loss" in lower and (loss := _loss_of(line)) is not None:
+            self._note_loss(line, loss)
             number = -1 if number is None else number
         if number is not None:
             self.steps_seen += 1
@@ -104,27 +107,48 @@ class Progress:
             self._steps.append(line)
         return number
 
+    def follow(self, other: Progress) -> None:
+        """Take over the losses that another has followed."""
+        self._losses, self._loss_stream = other._losses, other._loss_stream
+        self._steps, self.reports = other._steps, other.reports
+
+    def skip(self, count: int, last: LogLine) -> None:
+        """Reports of steps that were not looked at; the last of them is."""
+        ranks = max(1, len(self.last_step))
+        self.feed(last)
+        self.lines_seen += count - 1
+        self.steps_seen += count - 1
+        self._steps_since_end += count - 1
+        if self._loss_stream is not None and self._loss_stream[0] == last.file:
+            self.reports += (count - 1) // (ranks if self._loss_stream[1] is not None else 1)
+
+    def wants_losses(self, line: LogLine) -> bool:
+        """Whether losses in the file of this line are those that are followed."""
+        return self._loss_stream is not None and self._loss_stream[0] == line.file
+
+    def keep_raw(self, piece: bytes, number: int, source: Source) -> None:
+        """A report that is looked at only when nothing else explains the job's end."""
+        self._losses.append((piece, number, source))
+
     def _note_loss(self, line: LogLine, value: float) -> None:
         stream = (line.file, line.rank)
         self._loss_stream = self._loss_stream or stream
         if stream != self._loss_stream:
             return
-        if value == 0.0 and _GRADIENT_LOST.search(line.body):
-            value = math.nan  # some trainers show a loss that is not finite as 0
         self.reports += 1
         self._losses.append((line, value))
 
     def laggards(self) -> set[int]:
         """The ranks whose last reported step is before that of the others, when they are few."""
-        if len(self._last_step) < _MIN_REPORTERS:
+        if len(self.last_step) < _MIN_REPORTERS:
             return set()
-        last = max(self._last_step.values())
-        behind = {rank for rank, step in self._last_step.items() if step < last}
-        return behind if 2 * len(behind) < len(self._last_step) else set()
+        last = max(self.last_step.values())
+        behind = {rank for rank, step in self.last_step.items() if step < last}
+        return behind if 2 * len(behind) < len(self.last_step) else set()
 
     def success(self) -> LogLine | None:
         """The line that says that the job ended well, near the end of a log."""
-        lines = [line for tail in self._tails.values() for line in tail]
+        lines = [line for tail in self.tails.values() for line in tail]
         if any(_FAILED.search(line.text) for line in lines):
             return None
         return next((line for line in reversed(lines) if _SUCCEEDED.search(line.text)), None)
@@ -134,7 +158,7 @@ class Progress:
 
         Monitors go on writing beside a job that does nothing: training's own lines count.
         """
-        for tail in self._tails.values():
+        for tail in self.tails.values():
             for line in reversed(tail):
                 if (match := _CAPTURED.search(line.text)) is None:
                     continue
@@ -163,17 +187,52 @@ class Progress:
 
     def loss_spike(self) -> LogLine | None:
         """Where the loss jumped, or became no number, and stayed so to the end."""
-        values = [value for _, value in self._losses]
+        losses = self._parsed_losses()
+        values = [value for _, value in losses]
         lost = len(values) - next(
             (i for i, v in enumerate(reversed(values)) if math.isfinite(v)), len(values)
         )
         if _MIN_REPORTERS < lost <= len(values) - _MIN_REPORTERS:
-            return self._losses[lost][0]
+            return losses[lost][0]
         for index in range(_MIN_HISTORY, len(values) - _MIN_SPIKE + 1):
             before = [v for v in values[max(0, index - 64) : index] if math.isfinite(v)]
             if before and all(_is_high(v, median(before)) for v in values[index:]):
-                return self._losses[index][0]
+                return losses[index][0]
         return None
+
+    def _parsed_losses(self) -> list[tuple[LogLine, float]]:
+        parsed = []
+        for entry in self._losses:
+            if len(entry) == 2:
+                parsed.append(entry)
+                continue
+            line = make_line(*entry)
+            if line is None or (line.file, line.rank) != self._loss_stream:
+                continue
+            if (value := _loss_of(line)) is not None:
+                parsed.append((line, value))
+        return parsed
+
+
+def is_step(body: str) -> bool:
+    """Whether the line reports a step."""
+    return _STEP.search(body) is not None or _LOSS.search(body) is not None
+
+
+def is_ending(body: str) -> bool:
+    """Whether the line may speak of the job's end, or of what it does beside steps."""
+    return any(p.search(body) for p in (_SUCCEEDED, _FAILED, _COMPLETED, _CAPTURED))
+
+
+def _loss_of(line: LogLine) -> float | None:
+    """The training loss that the line reports."""
+    match = _LOSS.search(line.body)
+    if match is None or _OTHER_LOSS.search(line.body) is not None:
+        return None
+    value = float(match["loss"])
+    if value == 0.0 and _GRADIENT_LOST.search(line.body):
+        return math.nan  # some trainers show a loss that is not finite as 0
+    return value
 
 
 def _is_high(value: float, usual: float) -> bool:

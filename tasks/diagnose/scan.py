@@ -80,10 +80,10 @@ class Scan:
     asides: list[Finding] = field(default_factory=list)
     """Errors that their program says it has dealt with."""
     order: int = 0
-    _failed_exit: tuple[LogLine, int] | None = None
+    failed_exit_seen: tuple[LogLine, int] | None = None
     """And the number of steps seen before it."""
-    _streams: dict[Stream, StreamState] = field(default_factory=dict)
-    _findings: dict[tuple[Stream, str], list[Finding]] = field(default_factory=dict)
+    streams: dict[Stream, StreamState] = field(default_factory=dict)
+    by_source: dict[tuple[Stream, str], list[Finding]] = field(default_factory=dict)
     """By stream and method."""
     _recent: dict[str, deque[LogLine]] = field(default_factory=dict)
 
@@ -102,14 +102,29 @@ class Scan:
         else:
             self._feed(line)
 
+    def __getstate__(self) -> dict[str, object]:
+        """For another process, which has the rules itself."""
+        return {name: value for name, value in vars(self).items() if name != "rules"}
+
+    def skip_lines(self, count: int, file: str, rank: int) -> None:
+        """Take note of ordinary lines of a rank that nobody looked at."""
+        self.streams.setdefault((file, rank), StreamState()).lines += count
+
+    def skip_steps(self, count: int, last: LogLine) -> None:
+        """Take note of reports of steps that nothing else stands between; `last` is the last of them."""
+        self.order += count
+        stream = self.streams.setdefault((last.file, last.rank), StreamState())
+        stream.steps += count // max(1, len(self.ranks)) if last.rank in self.ranks else count
+        self.progress.skip(count, last)
+
     def _feed(self, line: LogLine) -> None:
         self.order += 1
         if line.rank is not None:
             self.ranks.add(line.rank)
         key = (line.file, line.rank)
-        stream = self._streams.get(key)
+        stream = self.streams.get(key)
         if stream is None:
-            stream = self._streams[key] = StreamState()
+            stream = self.streams[key] = StreamState()
         if line.file not in self._recent:
             self._recent[line.file] = deque(maxlen=_RECENT_LINES)
         self._recent[line.file].append(line)
@@ -124,15 +139,17 @@ class Scan:
         elif stream.reader.inside:
             stream.handled.inside(line)
         else:
-            if _FAILED_EXIT.search(line.body):
-                self._failed_exit = (line, self.progress.steps_seen)
+            if ("xit" in line.body or "task" in line.body or "ChildF" in line.body) and (
+                _FAILED_EXIT.search(line.body)
+            ):
+                self.failed_exit_seen = (line, self.progress.steps_seen)
             if not self.torchrun.feed(line):
                 self._note_line(line, key, stream)
 
     @property
     def findings(self) -> list[Finding]:
         """All findings that were kept, in the order in which they came."""
-        kept = (finding for source in self._findings.values() for finding in source)
+        kept = (finding for source in self.by_source.values() for finding in source)
         return self.timeline.in_order(kept)
 
     def fatal(self, role: Role) -> list[Finding]:
@@ -144,19 +161,26 @@ class Scan:
 
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
-        stream = self._streams[(finding.line.file, finding.line.rank)]
+        stream = self.streams[(finding.line.file, finding.line.rank)]
         steps = stream.steps - finding.steps_before
         reports = self.progress.reports - finding.reports_before
-        if max(steps, reports) >= _STEPS_AFTER_SURVIVED or finding.order < self.progress.ended_at:
+        if max(steps, reports) >= _STEPS_AFTER_SURVIVED or self._before_the_end(finding):
             return True
         own_stream = finding.line.rank is not None and finding.role == "cause"
         return own_stream and stream.lines - finding.lines_before >= _LINES_AFTER_SURVIVED
 
+    def _before_the_end(self, finding: Finding) -> bool:
+        """Whether training has come to its end after it. Of ranks in files of their own, none is last."""
+        end = self.progress.completed
+        if end is None:
+            return False
+        return end.file != finding.line.file or finding.order < self.progress.ended_at
+
     def failed_exit(self) -> LogLine | None:
         """Where a launcher reports a failure that training did not get over; None when none does."""
-        if self._failed_exit is None:
+        if self.failed_exit_seen is None:
             return None
-        line, steps = self._failed_exit
+        line, steps = self.failed_exit_seen
         over = self.progress.steps_seen - steps >= _STEPS_AFTER_SURVIVED
         return None if over else line
 
@@ -233,7 +257,7 @@ class Scan:
         while raised is not None:
             lines.add(raised.line)
             raised = raised.context
-        for source, found in self._findings.items():
+        for source, found in self.by_source.items():
             if source[0] == key:
                 found[:] = [f for f in found if f.line not in lines]
 
@@ -241,12 +265,12 @@ class Scan:
         """The next line says that the error was dealt with."""
         if finding is None:
             return
-        for found in self._findings.values():
+        for found in self.by_source.values():
             found[:] = [f for f in found if f.line is not finding.line]
         self.asides.append(finding)
 
     def _keep(self, finding: Finding, key: Stream) -> None:
-        stream = self._streams[key]
+        stream = self.streams[key]
         finding = replace(
             finding,
             steps_before=stream.steps,
@@ -254,7 +278,7 @@ class Scan:
             lines_before=stream.lines,
             time=self.timeline.time_of_last(self._recent[key[0]]),
         )
-        found = self._findings.setdefault((key, finding.method), [])
+        found = self.by_source.setdefault((key, finding.method), [])
         if len(found) == _MAX_FINDINGS_PER_SOURCE and self.survived(found[0]):
             found.pop(0)
         if len(found) < _MAX_FINDINGS_PER_SOURCE:

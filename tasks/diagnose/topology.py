@@ -63,7 +63,7 @@ class Topology:
     """All names that some program calls a host's."""
     failed_tasks: dict[str, str] = field(default_factory=dict)
     """What Slurm says of a host's tasks."""
-    _job_hosts: set[str] = field(default_factory=set)
+    job_hosts: set[str] = field(default_factory=set)
     """Those of the job's own node list."""
 
     def feed(self, line: LogLine) -> None:
@@ -113,7 +113,7 @@ class Topology:
         for name in expand_hosts(text):
             if any(c.isdigit() for c in name):
                 self._add_host(name)
-                self._job_hosts.add(name)
+                self.job_hosts.add(name)
 
     def _add_host(self, name: str) -> None:
         if name not in _NO_HOSTS and len(self.hosts) < _MAX_HOSTS:
@@ -140,7 +140,7 @@ class Topology:
 
     def only_host(self) -> str | None:
         """The job's host, when it has one alone."""
-        hosts = self._job_hosts or self.hosts or set(self.by_rank.values())
+        hosts = self.job_hosts or self.hosts or set(self.by_rank.values())
         short = {h.partition(".")[0] for h in hosts}
         return next(iter(hosts)) if len(short) == 1 else None
 
@@ -150,6 +150,13 @@ class Topology:
             return self.by_pid[(host, pid)]
         found = {rank for (_, known), rank in self.by_pid.items() if known == pid}
         return found.pop() if len(found) == 1 else None
+
+
+def may_tell_hosts(body: str) -> bool:
+    """Whether the line may say which host is where."""
+    return any(
+        p.search(body) is not None for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, _HEADER)
+    ) or ("NCCL" in body and (_NCCL_RANK.search(body) is not None or "Bootstrap" in body))
 
 
 def most_named(hosts: list[str]) -> str | None:

@@ -19,7 +19,22 @@ _FAILED = compile_pattern(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: 
 _ROOT_CAUSE = compile_pattern(r"Root Cause \(first observed failure\)")
 _OTHERS = compile_pattern(r"^(?:Other )?Failures:")
 _FIELD = compile_pattern(r"^\s*(host|rank|exitcode)\s*: (\S+)(?: \(pid: (\d+)\))?")
-_ANY = PatternSet([_CLOSING, _FORCED, _TOLD, _FAILED, _ROOT_CAUSE, _OTHERS, _FIELD])
+_RESTART = compile_pattern(
+    r"will restart worker group|Rendezvous complete for workers.*restart_count=[1-9]"
+)
+_WORDS = (
+    " : ",
+    " process ",
+    "death signal",
+    "failed (",
+    "ailures:",
+    "Root Cause",
+    "host",
+    "exitcode",
+    "worker group",
+    "restart_count",
+)
+_ANY = PatternSet([_CLOSING, _FORCED, _TOLD, _FAILED, _ROOT_CAUSE, _OTHERS, _FIELD, _RESTART])
 
 
 @dataclass(frozen=True)
@@ -66,9 +81,12 @@ class TorchrunReader:
     def feed(self, line: LogLine) -> bool:
         """Take note of the line; whether it was torchrun's."""
         text = line.body
-        if _ANY.first(text) is None:
+        if not any(word in text for word in _WORDS) or _ANY.first(text) is None:
             return False
-        if match := _CLOSING.search(text) or _FORCED.search(text):
+        if _RESTART.search(text):
+            self.failures.clear()  # the workers that come now are others
+            self.told_to_stop = None
+        elif match := _CLOSING.search(text) or _FORCED.search(text):
             self.ended_by_torchrun.add(int(match[1]))
         elif _TOLD.search(text):
             self.told_to_stop = self.told_to_stop or line

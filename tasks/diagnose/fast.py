@@ -1,0 +1,220 @@
+"""Large logs: only the lines that can matter are looked at, and those around them.
+
+What a line can mean is decided once for each *shape* (the line without its digits), and the shapes of a
+block are got in one pass in C. Reports of steps are counted. What an error was survived by (see
+scan.py) makes it of no account: before a file's last steps, only lines about hosts are looked at. From
+there on, all that speaks of a failure or an end is fed to the scan with the lines that follow it, as are
+the first and last lines of each file.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain, repeat
+from multiprocessing import get_context
+
+from tasks.diagnose.blocks import Block
+from tasks.diagnose.cause_words import is_strong
+from tasks.diagnose.exceptions import may_be_traceback
+from tasks.diagnose.logs import LogLine, lines_of, make_line
+from tasks.diagnose.merge import merge
+from tasks.diagnose.pieces import Pieces
+from tasks.diagnose.progress import is_ending, is_step
+from tasks.diagnose.rules import default_rules
+from tasks.diagnose.scan import Scan
+from tasks.diagnose.sources import Source, blocks_of
+from tasks.diagnose.templates import Cache, shapes
+from tasks.diagnose.topology import may_tell_hosts
+
+BLOCK_BYTES = 1 << 20
+_EVERY_LINE_BYTES = 4 << 20
+"""Smaller logs are looked at line by line."""
+_ONE_PROCESS_BYTES = 128 << 20
+_MAX_PROCESSES = 16
+_CACHE_BYTES = 32 << 20
+_DULL, _STEP, _ALONE, _BEGINS, _PLACE, _ONCE = range(6)
+"""Of a shape: nothing, a step's report, a line of its own, one that others follow, one about hosts; and
+one that speaks of a failure in words that no rule knows: its first line is looked at."""
+_NEW = 255
+_MATTERS = re.compile(rb"[\x02-\x05]")
+_MATTERS_ALWAYS = re.compile(rb"\x04")
+_STEPS_OF_RANK = 4
+_STEPS = 600
+"""Reports of steps at the end of a file that all errors before them were survived by; of many ranks'."""
+_BEFORE = 2
+_AFTER = {_ALONE: 1, _BEGINS: 6}
+"""Lines that are looked at behind a line: in a traceback each frame asks for more."""
+_HEAD_LINES = 16
+_TAIL_LINES_OF_RANK = 32
+_TAIL_LINES = 1000
+"""Of a file that many ranks write: the last report of each is in it."""
+
+
+def scan_files(sources: Sequence[Source], handled_errors: Sequence[str] = ()) -> Scan:
+    """Scan a job's files, large or small, by several processes when there is much to read."""
+    size = size_bytes(sources)
+    if size < _EVERY_LINE_BYTES:
+        scan = Scan(default_rules(), handled_errors=list(handled_errors))
+        return scan.read(chain.from_iterable(lines_of(blocks_of(s), s) for s in sources))
+    processes = min(os.cpu_count() or 1, _MAX_PROCESSES, len(sources))
+    if processes < 2 or size < _ONE_PROCESS_BYTES:
+        return _scan_part(sources, handled_errors)
+    share = -(-len(sources) // processes)
+    parts = [sources[at : at + share] for at in range(0, len(sources), share)]
+    with ProcessPoolExecutor(len(parts) - 1, mp_context=get_context("spawn")) as pool:
+        others = pool.map(_scan_part, parts[1:], repeat(handled_errors))
+        return merge([_scan_part(parts[0], handled_errors), *others])
+
+
+def size_bytes(sources: Sequence[Source]) -> int:
+    """Of all files; standard input may be anything."""
+    return sum(s.path.stat().st_size if s.path else _EVERY_LINE_BYTES for s in sources)
+
+
+def _scan_part(sources: Sequence[Source], handled_errors: Sequence[str]) -> Scan:
+    scan = Scan(default_rules(), handled_errors=list(handled_errors))
+    FastScan(scan).read(sources)
+    return scan
+
+
+@dataclass
+class FastScan:
+    """Feeds a scan from blocks. One for all files of a job."""
+
+    scan: Scan
+    _kinds: Cache = field(default_factory=lambda: Cache(_CACHE_BYTES))
+
+    def read(self, sources: Iterable[Source]) -> None:
+        """Read all sources to their end."""
+        for source in sources:
+            self._read(source)
+
+    def _read(self, source: Source) -> None:
+        held = _TAIL_LINES if source.rank is None else _TAIL_LINES_OF_RANK
+        feed = _Feed(self.scan, source, left=_HEAD_LINES)
+        steps = _STEPS if source.rank is None else _STEPS_OF_RANK
+        waiting: deque[tuple[Pieces, bytes]] = deque()
+        for block in blocks_of(source, BLOCK_BYTES):
+            waiting.append((Pieces(block), self._kinds_of(block)))
+            while _holds([kinds for _, kinds in waiting][1:], held, steps):
+                pieces, kinds = waiting.popleft()
+                feed.lines(pieces, kinds, 0, len(kinds), survived=True)
+        last = _last_steps([kinds for _, kinds in waiting], steps)
+        left = sum(len(kinds) for _, kinds in waiting)
+        for (pieces, kinds), survived in zip(waiting, last, strict=True):
+            cut = min(len(kinds), max(survived, left - held))
+            feed.lines(pieces, kinds, 0, survived, survived=True)
+            feed.lines(pieces, kinds, survived, cut, survived=False)
+            feed.left = len(kinds) - cut
+            feed.lines(pieces, kinds, cut, len(kinds), survived=False)
+            left -= len(kinds)
+
+    def _kinds_of(self, block: Block) -> bytes:
+        keys = shapes(block.data)
+        kinds = [self._kinds.get(key, _NEW) for key in keys]
+        if _NEW in kinds:
+            pieces = Pieces(block)
+            for at in [at for at, kind in enumerate(kinds) if kind == _NEW]:
+                kind = self._kinds.get(keys[at], _NEW)
+                if kind == _NEW:
+                    kind = self._kind_of(pieces[at])
+                    self._kinds.remember(keys[at], _DULL if kind == _ONCE else kind)
+                    kind = _ALONE if kind == _ONCE else kind
+                kinds[at] = kind
+        return bytes(kinds)
+
+    def _kind_of(self, piece: bytes) -> int:
+        line = make_line(piece, 0, Source(None, ""))
+        if line is None:
+            return _DULL
+        body = line.body
+        if may_be_traceback(body):
+            return _BEGINS
+        matched = self.scan.rules.match(line, 0) is not None
+        if is_step(body) and not matched:
+            return _STEP
+        if may_tell_hosts(body):
+            return _PLACE
+        if matched:
+            return _BEGINS
+        if is_ending(body):
+            return _ALONE
+        return _ONCE if is_strong(body) else _DULL
+
+
+def _holds(blocks: list[bytes], lines: int, steps: int) -> bool:
+    """Whether the blocks hold so many lines and reports of steps."""
+    return (
+        sum(len(kinds) for kinds in blocks) >= lines
+        and sum(kinds.count(_STEP) for kinds in blocks) >= steps
+    )
+
+
+def _last_steps(blocks: list[bytes], steps: int) -> list[int]:
+    """Where in each block the last `steps` reports begin; its end in blocks before them."""
+    found = []
+    for kinds in reversed(blocks):
+        count = kinds.count(_STEP)
+        at = len(kinds)
+        if steps <= 0:
+            found.append(at)
+            continue
+        for _ in range(min(count, steps)):
+            at = kinds.rindex(_STEP, 0, at)
+        steps -= count
+        found.append(at if steps <= 0 else 0)
+    return found[::-1]
+
+
+@dataclass
+class _Feed:
+    """Goes through one file's lines, and feeds those that matter."""
+
+    scan: Scan
+    source: Source
+    left: int
+    """Lines that are still looked at, whatever they are."""
+
+    def lines(self, pieces: Pieces, kinds: bytes, start: int, end: int, *, survived: bool) -> None:
+        """The lines from `start` to `end` of a block; errors in them were survived, or may not have been."""
+        at, matters = start, _MATTERS_ALWAYS if survived else _MATTERS
+        while at < end:
+            if self.left <= 0:
+                match = matters.search(kinds, at, end)
+                found = match.start() if match else end
+                before = max(at, found - _BEFORE) if match else end
+                self._skip(pieces, kinds, at, before)
+                at, self.left = before, found - before + 1
+                continue
+            self._feed(pieces, kinds, at, survived=survived)
+            at += 1
+
+    def _feed(self, pieces: Pieces, kinds: bytes, at: int, *, survived: bool) -> None:
+        line = make_line(pieces[at], pieces.numbers[at], self.source)
+        if line is not None:
+            self.scan.feed(line)
+        self.left = max(self.left - 1, 0 if survived else _AFTER.get(kinds[at], 0))
+
+    def _skip(self, pieces: Pieces, kinds: bytes, start: int, end: int) -> None:
+        """Count the reports of steps that are not looked at; losses may be wanted later."""
+        if self.source.rank is not None:
+            self.scan.skip_lines(end - start, self.source.name, self.source.rank)
+        count = kinds.count(_STEP, start, end)
+        if count == 0:
+            return
+        last = self._line(pieces, kinds.rindex(_STEP, start, end))
+        if last is None:
+            return
+        self.scan.skip_steps(count, last)
+        if self.scan.progress.wants_losses(last):
+            for at in range(start, end):
+                if kinds[at] == _STEP:
+                    self.scan.progress.keep_raw(pieces[at], pieces.numbers[at], self.source)
+
+    def _line(self, pieces: Pieces, at: int) -> LogLine | None:
+        return make_line(pieces[at], pieces.numbers[at], self.source)

@@ -1,0 +1,61 @@
+"""Scans of parts of a job's files, made by several processes -> one scan of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tasks.diagnose.progress import Progress
+from tasks.diagnose.scan import Scan
+
+
+def merge(scans: Sequence[Scan]) -> Scan:
+    """One scan of all, as if the first had gone on to the others' files. The first is changed."""
+    whole = scans[0]
+    for part in scans[1:]:
+        _merge_findings(whole, part)
+        _merge_progress(whole.progress, part.progress)
+        topology, other = whole.topology, part.topology
+        topology.by_rank = {**other.by_rank, **topology.by_rank}
+        topology.by_address = {**other.by_address, **topology.by_address}
+        topology.by_pid = {**other.by_pid, **topology.by_pid}
+        topology.failed_tasks = {**other.failed_tasks, **topology.failed_tasks}
+        topology.hosts |= other.hosts
+        topology.job_hosts |= other.job_hosts
+        whole.torchrun.failures.update(part.torchrun.failures)
+        whole.torchrun.ended_by_torchrun |= part.torchrun.ended_by_torchrun
+        whole.torchrun.told_to_stop = whole.torchrun.told_to_stop or part.torchrun.told_to_stop
+        for rank, number in part.collectives.waiting_in.items():
+            whole.collectives.waiting_in.setdefault(rank, number)
+        for rank, number in part.collectives.enqueued.items():
+            whole.collectives.enqueued.setdefault(rank, number)
+        whole.collectives.named += part.collectives.named
+        whole.timeline.clocks.update(part.timeline.clocks)
+        whole.suspicious = whole.suspicious or part.suspicious
+        whole.crashes = {**part.crashes, **whole.crashes}
+        whole.ranks |= part.ranks
+        whole.asides += part.asides
+        whole.failed_exit_seen = whole.failed_exit_seen or part.failed_exit_seen
+    return whole
+
+
+def _merge_findings(whole: Scan, part: Scan) -> None:
+    """Findings keep their order in their part, behind what the whole has read."""
+    for source, findings in part.by_source.items():
+        whole.by_source[source] = [
+            replace(f, order=f.order + whole.order, reports_before=whole.progress.reports)
+            for f in findings
+        ]
+    whole.streams.update(part.streams)
+    whole.order += part.order
+
+
+def _merge_progress(whole: Progress, part: Progress) -> None:
+    if not whole.reports and part.reports:
+        whole.follow(part)
+    if whole.completed is None and part.completed is not None:
+        whole.completed, whole.ended_at = part.completed, part.ended_at + whole.lines_seen
+    whole.lines_seen += part.lines_seen
+    whole.steps_seen += part.steps_seen
+    whole.tails.update(part.tails)
+    whole.last_step.update(part.last_step)
