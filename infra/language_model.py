@@ -58,6 +58,16 @@ class LanguageModel:
             ),
         )
 
+    def __enter__(self) -> LanguageModel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._client.close()
+
     @property
     def name(self) -> str:
         """The model, as provenance of what it proposes."""
@@ -84,6 +94,8 @@ class LanguageModel:
             raise LanguageModelError(self._reason(error)) from None
         except httpx2.HTTPError as error:
             raise LanguageModelError(self._clean(f"the connection broke: {error}")) from None
+        except (ValueError, RecursionError) as error:  # out of the client's own reading of the body
+            raise LanguageModelError(self._clean(f"the answer cannot be read: {error}")) from None
         finally:
             with self._lock:
                 self._spent_s += time.monotonic() - began

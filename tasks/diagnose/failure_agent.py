@@ -106,17 +106,17 @@ def _ask(
         return _unchanged(verdict, "the model does not know either")
     supported = any(n.case.failure_class == answer.failure_class for n in neighbours)
     evidence: list[str | LogLine] = [
-        *quoted[1:],
+        *quoted[1:3],
         f"by the language model {model.name}, asked because the rules say {verdict.failure_class} "
         f"({verdict.confidence:.2f})",
-        *(n.quote for n in neighbours if n.case.failure_class == answer.failure_class),
     ]
+    if book is not None and answer.rule is not None:
+        evidence.append(_learn(book, model, answer, answer.rule, excerpt))
     if excerpt.withheld:
         evidence.append(
             f"{len(excerpt.withheld)} lines that address a reader were withheld from it"
         )
-    if book is not None and answer.rule is not None:
-        evidence.append(_learn(book, model, answer, answer.rule, excerpt))
+    evidence += [n.quote for n in neighbours if n.case.failure_class == answer.failure_class]
     return make_verdict(
         answer.failure_class,
         method=METHOD,

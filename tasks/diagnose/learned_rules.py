@@ -8,6 +8,7 @@ contradicts later is not loaded any more.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,6 +29,7 @@ _CONFIRMED_NAME = "confirmed.jsonl"
 _MAX_PATTERN_CHARS = 300
 _LEAST_LITERAL_CHARS = 10
 _MAX_RULES = 500
+_NO_LITERALS = re.compile(r"\\.|\[(?:\\.|[^\]\\])*\]|\{[\d,]+\}|\(\?[\w<>:=!-]*")
 _HARMLESS = (
     "",
     " ",
@@ -164,7 +166,8 @@ def checked_pattern(text: str, *, harmless: bool = True) -> Pattern:
             f"a pattern of {len(text)} characters is too long: {_MAX_PATTERN_CHARS} at most"
         )
     pattern = compile_pattern(text)
-    if sum(character.isalnum() for character in text) < _LEAST_LITERAL_CHARS:
+    literal = _NO_LITERALS.sub("", text)
+    if sum(character.isalnum() for character in literal) < _LEAST_LITERAL_CHARS:
         raise ConfigError(f"pattern {text!r} says too little: it would match other failures")
     lines = _HARMLESS if harmless else ("", " ")
     matched = next((line for line in lines if pattern.search(line) is not None), None)
