@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -42,3 +43,18 @@ def bench_compress(
     from tasks.diagnose.bench_compress import bench_compress as measure
 
     print_bench("log compression beside Drain3", measure(size_mb=size_mb), json=json)
+
+
+@bench.command("diagnose")
+def bench_diagnose(
+    cases: Annotated[
+        Path | None,
+        typer.Option(help="Folder of labelled logs. [default: the regression set]"),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Diagnosis of labelled logs beside gpualert and the last error line."""
+    from flows.show.bench import print_diagnosis_bench
+    from tasks.diagnose.bench_diagnose import bench_diagnose as measure
+
+    print_diagnosis_bench(measure(cases), json=json)

@@ -53,3 +53,30 @@ def print_checkpoint_bench(figures: Mapping[str, Any], *, json: bool) -> None:
         f"{figures['restart_from_storage_s']:.3f} s",
         soft_wrap=True,
     )
+
+
+def print_diagnosis_bench(figures: Mapping[str, Any], *, json: bool) -> None:
+    """Print how good diagnoses are, a row for each that makes them and for each set of cases."""
+    if json:
+        typer.echo(json_module.dumps(figures))
+        return
+    console = report_console(sys.stdout)
+    console.print(f"{figures['cases']} cases of {figures['classes']} classes")
+    table = Table()
+    table.add_column("", no_wrap=True)
+    names = ("accuracy", "macro_f1", "root_line", "node", "action", "wrong_restarts")
+    for heading in ("cases", "class", "F1", "line", "node", "action", "harm", "ms"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in (*figures["results"], *figures["sets"]):
+        shares = (f"{row[name]:.3f}" for name in names)
+        table.add_row(row["name"], str(row["cases"]), *shares, f"{row['ms_per_case']:.1f}")
+        if row is figures["results"][-1]:
+            table.add_section()
+    console.print(table)
+    console.print(
+        "class, F1 (macro), line (within 2), node, action: shares that are right; harm: restarts of those "
+        "that need none; ms: a case",
+        soft_wrap=True,
+    )
+    for name in figures["missing"]:
+        console.print(f"{name} is not installed: pip install 'overland[bench]'")
