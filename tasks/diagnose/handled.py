@@ -50,6 +50,11 @@ class HandledErrors:
     _outside: bool = True
     _looked_at: int = 0
 
+    @property
+    def ignored(self) -> bool:
+        """Whether the line before says that the interpreter ignores what comes."""
+        return self._before is not None and _IGNORED.search(self._before.body) is not None
+
     def inside(self, line: LogLine) -> None:
         """A line of a traceback."""
         if self._outside:

@@ -222,7 +222,8 @@ class Scan:
             return
         handled = stream.handled.said_before or raised.beside_the_point
         if not raised.in_traceback:
-            handled = finding.role == "cause" and says_handled(finding.line.body)
+            said = says_handled(finding.line.body) or stream.handled.ignored
+            handled = finding.role == "cause" and said
         if handled:
             self.asides.append(finding)
             return
