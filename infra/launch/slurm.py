@@ -70,17 +70,14 @@ class SlurmLauncher:
             return record.ended.status()
         cancelled = read_cancel_grace_s(files) is not None
         try:
-            job = self._table.find(record.job_id, submitted_at=record.submitted_at)
+            job = self._table.find(
+                record.job_id, comment=record.comment, submitted_at=record.submitted_at
+            )
         except NoSuchJobError:
-            job = None
             nodes = node_records(files, record.job_id)
             return self._settle(files, record, forgotten(nodes, cancelled=cancelled))
         if job is None:
             return JobStatus(JobState.PENDING, reason="not yet seen by Slurm")
-        if job.comment != record.comment:
-            # The number was used again.
-            nodes = node_records(files, record.job_id)
-            return self._settle(files, record, forgotten(nodes, cancelled=cancelled))
         if job.final:
             nodes = node_records(files, record.job_id)
             return self._settle(files, record, ended_as(job, nodes, cancelled=cancelled))

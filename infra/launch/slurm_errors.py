@@ -14,11 +14,12 @@ CONTROLLER_AWAY = {1800, 1801, 1810}
 _SENTENCES = {
     2000: "partition {partition!r} does not exist: the server has {partitions}",
     2014: "no node can ever satisfy it: {nodes} node(s) with {resources} in partition {partition!r}",
+    2015: "partition {partition!r} can never give {nodes} node(s) with {resources} for {minutes}",
     2016: "{nodes} nodes are more than partition {partition!r} can ever give",
     2018: "a node that it names does not exist",
     2029: "no node has the features {constraints!r}",
     2045: "account {account!r} does not exist, or user {user!r} is not in it",
-    2051: "its time limit of {minutes} minutes is more than partition {partition!r} allows",
+    2051: "its time limit of {minutes} is more than partition {partition!r} allows",
     2066: "QOS {qos!r} does not exist, or account and user may not use it",
     2072: "GPUs of this kind ({resources}) do not exist",
 }

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from configs.errors import LaunchError
 from infra.launch.slurm_client import SlurmClient
-from infra.launch.slurm_errors import SlurmUnavailableError
+from infra.launch.slurm_errors import NO_SUCH_JOB, NoSuchJobError, SlurmUnavailableError
 from infra.launch.slurm_types import SlurmJob
 
 T = TypeVar("T")
@@ -65,18 +65,23 @@ class JobTable:
         self.queries = 0
         """How often the server was asked."""
 
-    def find(self, job_id: int, *, submitted_at: float) -> SlurmJob | None:
+    def find(self, job_id: int, *, comment: str, submitted_at: float) -> SlurmJob | None:
         """The job; None while no query is younger than its submission. NoSuchJobError when the server
-        does not know it, LaunchError when it has been away for too long."""
+        does not know it, LaunchError when it has been away for too long.
+
+        Numbers are used again: a job with another comment is another job."""
         snapshot = self.snapshot()
-        if (job := snapshot.jobs.get(job_id)) is not None:
-            return job
-        if snapshot.asked_at <= submitted_at:
-            return None
-        try:
-            return self._client.job(job_id)
-        except SlurmUnavailableError:
-            return None
+        job = snapshot.jobs.get(job_id)
+        if job is None or job.comment != comment:
+            if snapshot.asked_at <= submitted_at:
+                return None
+            try:
+                job = self._client.job(job_id)
+            except SlurmUnavailableError:
+                return None
+        if job.comment != comment:
+            raise NoSuchJobError(f"job {job_id} is another one now", NO_SUCH_JOB)
+        return job
 
     def snapshot(self) -> Snapshot:
         """All jobs, as of an interval ago at most, or as of when the server last answered."""

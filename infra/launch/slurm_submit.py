@@ -237,7 +237,9 @@ class Submitter:
             "user": self._client.user,
             "qos": request.qos,
             "constraints": request.constraints,
-            "minutes": request.time_limit_minutes,
+            "minutes": f"{request.time_limit_minutes} minutes"
+            if request.time_limit_minutes
+            else "its default time",
         }
         return refusal(error.number, str(error), details)
 

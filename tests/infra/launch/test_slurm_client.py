@@ -1,0 +1,268 @@
+"""The client and the shared table of jobs, against a server that is made up."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from configs.errors import LaunchError
+from infra.launch.slurm_client import SlurmClient
+from infra.launch.slurm_dialects import OLD_VERSION
+from infra.launch.slurm_errors import (
+    NoSuchJobError,
+    SlurmError,
+    SlurmTokenError,
+    SlurmUnavailableError,
+)
+from infra.launch.slurm_jobs import JobTable, patiently
+from infra.launch.slurm_token import TokenSource
+from infra.launch.slurm_types import JobRequest
+
+TOKEN = "head.e30.secret"
+REQUEST = JobRequest(script="#!/bin/bash\n", name="n", comment="c", folder="/", output="/o")
+Answer = Callable[[httpx.Request], httpx.Response]
+
+
+def old_job(job_id: int, state: str = "RUNNING") -> dict[str, Any]:
+    return {
+        "job_id": job_id, "comment": f"job {job_id}", "job_state": state, "state_reason": "None",
+        "nodes": "node1", "exit_code": 0, "restart_cnt": 0, "start_time": 1, "end_time": 0,
+    }  # fmt: skip
+
+
+class Server:
+    """Speaks one version; `answer` decides what happens to anything but ping."""
+
+    def __init__(self, version: str, answer: Answer) -> None:
+        self.version, self.answer = version, answer
+        self.requests: list[httpx.Request] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        if f"/{self.version}/" not in request.url.path:
+            return httpx.Response(404, text="Unable find requested URL.")
+        if "/ping" in request.url.path:
+            return httpx.Response(200, json={"errors": []})
+        return self.answer(request)
+
+    @property
+    def asked(self) -> list[str]:
+        """What was asked but for pings."""
+        return [f"{r.method} {r.url.path}" for r in self.requests if "/ping" not in r.url.path]
+
+
+def make_client(server: Server, tokens: TokenSource | None = None) -> SlurmClient:
+    source = tokens or TokenSource(lambda: TOKEN, "a test")
+    return SlurmClient("http://slurm:6820/", "me", source, transport=httpx.MockTransport(server))
+
+
+def errors(status: int, **error: Any) -> Answer:
+    return lambda _: httpx.Response(status, json={"errors": [error], "jobs": []})
+
+
+# --- versions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["v0.0.38", "v0.0.40", "v0.0.43", "v0.0.45"])
+def test_the_best_version_is_found_by_asking_once(version: str) -> None:
+    server = Server(version, lambda _: httpx.Response(200, json={"jobs": []}))
+    client = make_client(server)
+    assert client.jobs() == client.jobs() == []
+    assert client.dialect.version == version
+    assert len([r for r in server.requests if f"{version}/ping" in r.url.path]) == 1
+    slash = "" if version == OLD_VERSION else "/"
+    assert server.asked == [f"GET /slurm/{version}/jobs{slash}"] * 2
+
+
+def test_a_version_that_we_do_not_speak() -> None:
+    client = make_client(Server("v0.0.37", errors(200)))
+    with pytest.raises(
+        SlurmError, match=r"speaks none of the versions v0\.0\.38, .*22\.05 or 23\.11"
+    ):
+        client.jobs()
+
+
+# --- errors ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "answer", "kind", "words"),
+    [
+        ("v0.0.42", errors(511, error_number=1007), SlurmTokenError, "does not accept the token"),
+        ("v0.0.38", lambda _: httpx.Response(401, text="no"), SlurmTokenError, "for user 'me'"),
+        ("v0.0.42", errors(502, error_number=1800), SlurmUnavailableError, "slurmctld behind"),
+        ("v0.0.42", errors(500, error_number=-1), SlurmUnavailableError, "answers 500"),
+        ("v0.0.38", errors(500, error="unknown", error_number=2017), NoSuchJobError, "unknown"),
+        ("v0.0.42", errors(400, error="bad"), SlurmError, "bad"),
+    ],
+)
+def test_what_is_wrong(version: str, answer: Answer, kind: type[SlurmError], words: str) -> None:
+    client = make_client(Server(version, answer))
+    with pytest.raises(SlurmError, match=words) as caught:
+        client.job(7)
+    assert type(caught.value) is kind
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(5005, SlurmTokenError), (1800, SlurmUnavailableError)]
+)
+def test_22_05_is_asked_what_its_vague_answer_means(number: int, kind: type[SlurmError]) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        vague = {"description": "Failed while looking for jobs", "error_number": -1}
+        clear = {"error": "clear", "error_number": number}
+        error = vague if request.method == "GET" else clear
+        return httpx.Response(500, json={"errors": [error]})
+
+    with pytest.raises(SlurmError) as caught:
+        make_client(Server(OLD_VERSION, answer)).jobs()
+    assert type(caught.value) is kind
+
+
+def test_a_token_that_is_refused_is_read_again_once() -> None:
+    tokens = iter(["head.e30.old", "head.e30.new"])
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        is_new = request.headers["X-SLURM-USER-TOKEN"].endswith("new")
+        return httpx.Response(200 if is_new else 401, json={"jobs": []})
+
+    server = Server("v0.0.42", answer)
+    assert make_client(server, TokenSource(lambda: next(tokens), "a test")).jobs() == []
+    assert len(server.asked) == 2
+
+
+def test_whether_a_request_may_have_arrived_is_known() -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    def time_out(request: httpx.Request) -> httpx.Response:
+        raise httpx.ReadTimeout("too slow")
+
+    for failure, was_sent in ((refuse, False), (time_out, True)):
+        client = make_client(Server("v0.0.42", failure))
+        assert client.dialect.version == "v0.0.42"
+        with pytest.raises(SlurmUnavailableError) as caught:
+            client.submit(REQUEST)
+        assert caught.value.was_sent is was_sent
+
+
+# --- calls ----------------------------------------------------------------------------------------
+
+
+def test_submitting() -> None:
+    body: dict[str, Any] = {}
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body.update(json.loads(request.content))
+        return httpx.Response(200, json={"errors": [], "job_id": 12})
+
+    assert make_client(Server(OLD_VERSION, answer)).submit(REQUEST) == (12, None)
+    assert (body["script"], body["job"]["comment"]) == ("#!/bin/bash\n", "c")
+
+
+def test_a_job_that_was_accepted_with_an_objection() -> None:
+    answer = {"errors": [{"error_code": 2015, "error": "not now"}], "job_id": 12}
+    client = make_client(Server(OLD_VERSION, lambda _: httpx.Response(200, json=answer)))
+    job_id, objection = client.submit(REQUEST)
+    assert job_id == 12
+    assert objection is not None
+    assert objection.number == 2015
+
+
+def test_cancelling_what_has_ended_or_is_unknown_is_nothing() -> None:
+    make_client(Server(OLD_VERSION, errors(500, error_number=2017))).cancel(7)
+    status = {"status": [{"job_id": "7", "error": {"code": 2017, "message": "Invalid job id"}}]}
+    make_client(Server("v0.0.42", lambda _: httpx.Response(200, json=status))).cancel(7)
+    refused = {"status": [{"error": {"code": 2008, "message": "not yours"}}]}
+    with pytest.raises(SlurmError, match="not yours"):
+        make_client(Server("v0.0.42", lambda _: httpx.Response(200, json=refused))).cancel(7)
+
+
+def test_nodes_are_drained_by_rest_or_scontrol() -> None:
+    server = Server("v0.0.42", lambda _: httpx.Response(200, json={"errors": []}))
+    make_client(server).drain("node3", "broken")
+    assert server.asked == ["POST /slurm/v0.0.42/node/node3"]
+    assert json.loads(server.requests[-1].content) == {"state": ["DRAIN"], "reason": "broken"}
+    old = SlurmClient(
+        "http://slurm",
+        "me",
+        TokenSource(lambda: TOKEN, "a test"),
+        scontrol=["false"],
+        transport=httpx.MockTransport(Server(OLD_VERSION, errors(500))),
+    )
+    with pytest.raises(SlurmError, match="false update"):
+        old.drain("node3", "broken")
+
+
+# --- many jobs ------------------------------------------------------------------------------------
+
+
+def test_a_thousand_jobs_are_watched_with_one_query_per_interval() -> None:
+    jobs = [old_job(number) for number in range(1, 1001)]
+    server = Server(OLD_VERSION, lambda _: httpx.Response(200, json={"jobs": jobs}))
+    table = JobTable(make_client(server), interval_s=3600.0, patience_s=1.0)
+
+    def watch(first: int) -> None:
+        for number in range(first, first + 250):
+            job = table.find(number, comment=f"job {number}", submitted_at=0.0)
+            assert job is not None
+            assert job.job_id == number
+
+    threads = [threading.Thread(target=watch, args=(first,)) for first in (1, 251, 501, 751)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(server.asked) == table.queries == 1
+
+
+def test_a_job_that_is_younger_than_the_answer_is_not_yet_seen() -> None:
+    server = Server(OLD_VERSION, lambda _: httpx.Response(200, json={"jobs": [old_job(7)]}))
+    table = JobTable(make_client(server), interval_s=3600.0, patience_s=1.0)
+    table.snapshot()
+    later = time.time() + 1
+    assert table.find(8, comment="job 8", submitted_at=later) is None
+    # The number was another job's until just now.
+    assert table.find(7, comment="a new one", submitted_at=later) is None
+    with pytest.raises(NoSuchJobError, match="another one now"):
+        table.find(7, comment="an old one", submitted_at=0.0)
+    with pytest.raises(NoSuchJobError):
+        table.find(8, comment="job 8", submitted_at=0.0)
+
+
+def test_what_was_seen_last_counts_while_the_server_is_away() -> None:
+    away = threading.Event()
+
+    def answer(_: httpx.Request) -> httpx.Response:
+        if away.is_set():
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, json={"jobs": [old_job(7)]})
+
+    server = Server("v0.0.42", answer)
+    table = JobTable(make_client(server), interval_s=0.0, patience_s=0.2)
+    assert table.find(7, comment="job 7", submitted_at=0.0) is not None
+    away.set()
+    assert table.find(7, comment="job 7", submitted_at=0.0) is not None
+    time.sleep(0.3)
+    with pytest.raises(LaunchError, match=r"has not answered for 0\.2 s .*jobs go on without us"):
+        table.find(7, comment="job 7", submitted_at=0.0)
+    away.clear()
+    assert table.find(7, comment="job 7", submitted_at=0.0) is not None
+
+
+def test_patience() -> None:
+    answers = iter([SlurmUnavailableError("away"), "here"])
+
+    def ask() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert patiently(ask, patience_s=10.0) == "here"
