@@ -21,12 +21,13 @@ from configs.records import ActionKind, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.classes import Category
 from tasks.diagnose.compress import compress
-from tasks.diagnose.confirmed import confirm, remember
+from tasks.diagnose.confirmed import cases_folder, confirm, remember
 from tasks.diagnose.diagnose import diagnose_attempt, diagnose_scan
 from tasks.diagnose.fast import scan_files, size_bytes
 from tasks.diagnose.inputs import STDIN, LogInput, find_inputs
 from tasks.diagnose.logs import attempt_log_files
 from tasks.diagnose.sources import Source, source_of
+from tasks.diagnose.unsure import look_further
 
 _MAX_COMPRESSED_BYTES = 64 << 20
 _ID_DIGITS = 10
@@ -95,7 +96,7 @@ def diagnose_input(log: LogInput) -> Diagnosis:
 
 
 def _of_files(log: LogInput, sources: Sequence[Source]) -> Diagnosis:
-    verdict = diagnose_scan(scan_files(sources))
+    verdict = look_further(diagnose_scan(scan_files(sources, learned=cases_folder())), sources)
     return _diagnosis(log.name, verdict, *_line_counts(sources))
 
 

@@ -54,8 +54,13 @@ _LONG_AFTER_S = 120.0
 _CANCELLED = ("slurm_cancelled", "interrupted")
 
 
-def diagnose_attempt(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
-    """Why an ended attempt ended. Works with any of its files missing."""
+def diagnose_attempt(
+    attempt: AttemptDir, record: AttemptRecord, learned: Path | None = None
+) -> Verdict:
+    """Why an ended attempt ended. Works with any of its files missing.
+
+    `learned`: the folder of rules that were learned from failures.
+    """
     if record.outcome == "completed":
         return make_verdict("NoFailure", method="launcher", confidence=1.0)
     if (verdict := verdict_on_anomaly(attempt)) is not None:
@@ -64,7 +69,7 @@ def diagnose_attempt(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
         return _on_only_node(verdict, record)
     files = attempt_log_files(attempt.path)
     sources = [source_of(f, str(f.relative_to(attempt.path))) for f in files]
-    scan = scan_files(sources, _handled_errors(attempt.events()))
+    scan = scan_files(sources, _handled_errors(attempt.events()), learned)
     verdict = (
         _from_record(record, scan) or _from_logs(scan, own_job=True) or _from_job_signal(record)
     )

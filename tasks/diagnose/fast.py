@@ -17,15 +17,17 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from multiprocessing import get_context
+from pathlib import Path
 
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.exceptions import may_be_traceback
+from tasks.diagnose.learned_rules import learned_rules
 from tasks.diagnose.logs import LogLine, lines_of, make_line
 from tasks.diagnose.merge import merge
 from tasks.diagnose.pieces import Pieces
 from tasks.diagnose.progress import is_ending, is_step
-from tasks.diagnose.rules import default_rules
+from tasks.diagnose.rules import Rule, default_rules_and
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.sources import Source, blocks_of
 from tasks.diagnose.templates import Cache, shapes
@@ -55,20 +57,28 @@ _TAIL_LINES = 1000
 """Of a file that many ranks write: the last report of each is in it."""
 
 
-def scan_files(sources: Sequence[Source], handled_errors: Sequence[str] = ()) -> Scan:
-    """Scan a job's files, large or small, by several processes when there is much to read."""
+def scan_files(
+    sources: Sequence[Source],
+    handled_errors: Sequence[str] = (),
+    learned: Path | None = None,
+) -> Scan:
+    """Scan a job's files, large or small, by several processes when there is much to read.
+
+    `learned`: the folder of rules that were learned from failures.
+    """
     size = size_bytes(sources)
+    rules = learned_rules(learned) if learned is not None else []
     if size < _EVERY_LINE_BYTES:
-        scan = Scan(default_rules(), handled_errors=list(handled_errors))
+        scan = Scan(default_rules_and(rules), handled_errors=list(handled_errors))
         return scan.read(chain.from_iterable(lines_of(blocks_of(s), s) for s in sources))
     processes = min(os.cpu_count() or 1, _MAX_PROCESSES, len(sources))
     if processes < 2 or size < _ONE_PROCESS_BYTES:
-        return _scan_part(sources, handled_errors)
+        return _scan_part(sources, handled_errors, rules)
     share = -(-len(sources) // processes)
     parts = [sources[at : at + share] for at in range(0, len(sources), share)]
     with ProcessPoolExecutor(len(parts) - 1, mp_context=get_context("spawn")) as pool:
-        others = pool.map(_scan_part, parts[1:], repeat(handled_errors))
-        return merge([_scan_part(parts[0], handled_errors), *others])
+        others = pool.map(_scan_part, parts[1:], repeat(handled_errors), repeat(rules))
+        return merge([_scan_part(parts[0], handled_errors, rules), *others])
 
 
 def size_bytes(sources: Sequence[Source]) -> int:
@@ -76,8 +86,10 @@ def size_bytes(sources: Sequence[Source]) -> int:
     return sum(s.path.stat().st_size if s.path else _EVERY_LINE_BYTES for s in sources)
 
 
-def _scan_part(sources: Sequence[Source], handled_errors: Sequence[str]) -> Scan:
-    scan = Scan(default_rules(), handled_errors=list(handled_errors))
+def _scan_part(
+    sources: Sequence[Source], handled_errors: Sequence[str], learned: list[Rule]
+) -> Scan:
+    scan = Scan(default_rules_and(learned), handled_errors=list(handled_errors))
     FastScan(scan).read(sources)
     return scan
 

@@ -45,6 +45,7 @@ class RuleSet:
     """Rules in order, ready to match."""
 
     def __init__(self, rules: list[Rule]) -> None:
+        self.rules = tuple(rules)
         self._patterns = [(rule, compile_pattern(p)) for rule in rules for p in rule.patterns]
         self._set = PatternSet([pattern for _, pattern in self._patterns])
 
@@ -87,3 +88,8 @@ def default_rules() -> RuleSet:
     """The rules that come with Overland."""
     resource = files("tasks.diagnose").joinpath(_RULES_NAME)
     return parse_rules(resource.read_text(encoding="utf-8"), _RULES_NAME)
+
+
+def default_rules_and(learned: list[Rule]) -> RuleSet:
+    """The rules that come with Overland, and behind them those learned from failures."""
+    return RuleSet([*default_rules().rules, *learned]) if learned else default_rules()

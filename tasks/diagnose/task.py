@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import Any
 
 from prefect import task
@@ -9,12 +10,17 @@ from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
+from configs.diagnose_schema import DiagnoseConfig
 from configs.errors import InputError, OverlandError
 from configs.records import AttemptRecord, Verdict
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
 from tasks.diagnose.answer import answer
 from tasks.diagnose.diagnose import diagnose_attempt
+from tasks.diagnose.failure_agent import is_unsure
+from tasks.diagnose.logs import attempt_log_files
+from tasks.diagnose.sources import source_of
+from tasks.diagnose.unsure import look_further
 from tasks.diagnose.verdicts import make_verdict
 
 
@@ -30,7 +36,7 @@ def diagnose(config: RunConfig, number: int) -> Verdict:
         record = attempt.record()
         if record is None or record.outcome is None:
             raise OverlandError(f"attempt {number} has not ended: there is nothing to diagnose")
-        verdict = _diagnose(attempt, record)
+        verdict = _diagnose(attempt, record, config.diagnose)
         write_record(attempt.verdict_path, verdict)
         _show(attempt, verdict)
     get_run_logger().info("attempt %d: %s", number, verdict.failure_class)
@@ -49,10 +55,28 @@ def diagnose_logs(path: str) -> list[dict[str, Any]]:
     return found
 
 
-def _diagnose(attempt: AttemptDir, record: AttemptRecord) -> Verdict:
+def _diagnose(attempt: AttemptDir, record: AttemptRecord, config: DiagnoseConfig) -> Verdict:
     """The verdict. Raised here, an error would end the run now and again at each of its starts."""
+    store = config.resolved_store()
     try:
-        return diagnose_attempt(attempt, record)
+        verdict = diagnose_attempt(attempt, record, learned=store)
+        if not is_unsure(verdict):
+            return verdict
+        files = attempt_log_files(attempt.path)
+        with ExitStack() as stack:
+            model = None
+            if config.endpoint is not None:
+                from infra.language_model import LanguageModel  # its client is an extra
+
+                model = stack.enter_context(LanguageModel(config))
+            return look_further(
+                verdict,
+                [source_of(file, str(file.relative_to(attempt.path))) for file in files],
+                store=store,
+                neighbours=config.neighbours,
+                model=model,
+                max_prompt_chars=config.max_prompt_chars,
+            )
     except Exception as error:
         get_run_logger().exception("the diagnosis of attempt %d failed", attempt.number)
         return make_verdict(

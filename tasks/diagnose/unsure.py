@@ -1,0 +1,73 @@
+"""When rules are unsure: past cases that read like the failure, then a language model if one is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from configs.records import Verdict
+from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.compress import compress
+from tasks.diagnose.failure_agent import ask_about_failure, is_unsure
+from tasks.diagnose.language import Model
+from tasks.diagnose.learned_rules import RuleBook
+from tasks.diagnose.rendering import render
+from tasks.diagnose.retrieval import Neighbour, nearest
+from tasks.diagnose.sources import Source
+
+ALIKE = 0.75
+"""From here on the nearest case's class is right in nine cases of ten (docs/diagnosis.md)."""
+_WORTH_SHOWING = 0.4
+_RETRIEVED_CONFIDENCE = 0.5
+_MAX_EVIDENCE = 6
+
+
+def look_further(
+    verdict: Verdict,
+    sources: Sequence[Source],
+    *,
+    store: Path | None = None,
+    neighbours: int = 3,
+    model: Model | None = None,
+    max_prompt_chars: int = 12_000,
+) -> Verdict:
+    """The verdict, or a better founded one when it is unsure. `store`: the folder of past cases."""
+    if not is_unsure(verdict):
+        return verdict
+    compressed = compress(sources)
+    near = nearest(render(compressed), neighbours, store)
+    if verdict.failure_class == "Unknown" and near and near[0].similarity >= ALIKE:
+        return _as_before(verdict, near)
+    verdict = _with_evidence(verdict, near)
+    if model is None:
+        return verdict
+    return ask_about_failure(
+        model,
+        compressed.kept,
+        near,
+        verdict,
+        book=RuleBook(store) if store is not None else None,
+        max_prompt_chars=max_prompt_chars,
+    )
+
+
+def _as_before(verdict: Verdict, near: Sequence[Neighbour]) -> Verdict:
+    """The class of the case that reads like this failure, with what resolved it."""
+    known = CLASSES[near[0].case.failure_class]
+    found = verdict.model_copy(
+        update={
+            "failure_class": known.name,
+            "category": known.category,
+            "action": known.action,
+            "confidence": _RETRIEVED_CONFIDENCE,
+            "method": "past_case",
+            "mitigation": known.mitigation,
+        }
+    )
+    return _with_evidence(found, near)
+
+
+def _with_evidence(verdict: Verdict, near: Sequence[Neighbour]) -> Verdict:
+    quotes = [n.quote for n in near if n.similarity >= _WORTH_SHOWING]
+    evidence = list(dict.fromkeys([*verdict.evidence[:3], *quotes]))[:_MAX_EVIDENCE]
+    return verdict.model_copy(update={"evidence": evidence})
