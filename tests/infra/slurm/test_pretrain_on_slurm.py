@@ -1,0 +1,96 @@
+"""`overland pretrain` on two nodes of a real cluster, through the flow, with a node lost on the way."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs.events import StartEvent, StepEvent
+from configs.rundir import AttemptDir, RunDir
+from tests.flows.conftest import prefect_server  # noqa: F401  (a fixture)
+from tests.flows.helpers import overland, start_overland, tiny_config, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+
+
+def slurm_run(site: Any, folder: Path, **changes: Any) -> Path:
+    """A tiny run with one process on each of two nodes."""
+    slurm = {
+        "url": site.url,
+        "token_file": str(site.token_file),
+        "scontrol": ["env", f"SLURM_CONF={site.cluster.settings.conf}", "scontrol"],
+        "network_interface": "lo",
+        "memory_per_node_gib": 4,
+        "poll_interval_s": 0.5,
+        "partition": "main",
+    }
+    launcher = {"kind": "slurm", "nodes": 2, "processes_per_node": 1, "slurm": slurm}
+    return tiny_config(folder, launcher=launcher, **changes)
+
+
+def steps_of(attempt: AttemptDir) -> list[int]:
+    return [event.step for event in attempt.events() if isinstance(event, StepEvent)]
+
+
+def start_of(attempt: AttemptDir) -> StartEvent:
+    (start,) = [event for event in attempt.events() if isinstance(event, StartEvent)]
+    return start
+
+
+def test_two_nodes_train_together(slurm_site: Any, tmp_path: Path) -> None:
+    config = slurm_run(slurm_site, tmp_path)
+    prepared = overland("prepare", config)
+    assert prepared.returncode == 0, prepared.stdout + prepared.stderr
+    done = overland("pretrain", config, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = RunDir(tmp_path / "run")
+    (attempt,) = run.attempts()
+    record = attempt.record()
+    assert record is not None
+    assert (record.outcome, len(set(record.nodes))) == ("completed", 2)
+    assert set(record.nodes) <= set(slurm_site.nodes)
+    assert steps_of(attempt) == list(range(1, 13))
+    assert run.checkpoint(12).is_committed()
+    assert json.loads(done.stdout)
+    token = slurm_site.token_file.read_bytes()
+    assert [p for p in tmp_path.rglob("*") if p.is_file() and token in p.read_bytes()] == []
+
+
+def test_a_lost_node_ends_the_attempt_and_the_next_one_goes_on(
+    slurm_site: Any, tmp_path: Path
+) -> None:
+    steps = 300
+    config = slurm_run(
+        slurm_site,
+        tmp_path,
+        train={"steps": steps, "validation_interval_steps": steps},
+        checkpoint={"interval_steps": 20},
+    )
+    run, log = RunDir(tmp_path / "run"), tmp_path / "log"
+    flow = start_overland("run", config, "--json", log=log)
+    wait_for(lambda: len(steps_of(run.attempt(1))) >= 30, flow, log)
+    lost = slurm_site.nodes[1]
+    assert f"NodeList={slurm_site.nodes[0][:-1]}[1-2]" in slurm_site.cluster.command(
+        "scontrol", "show", "job", "--all"
+    )
+    slurm_site.cluster.kill_node(lost)
+    try:
+        wait_for(lambda: len(run.attempts()) == 2 and steps_of(run.attempt(2)), flow, log)
+    finally:
+        slurm_site.cluster.start_node(lost)
+    assert flow.wait(300) == 0, log.read_text()
+    first, second = run.attempts()
+    record, verdict = first.record(), first.verdict()
+    assert record is not None
+    assert verdict is not None
+    assert record.reason.startswith("NODE_FAIL")
+    assert verdict.failure_class == "NodeFailure"
+    again = second.record()
+    assert again is not None
+    assert lost not in again.nodes
+    resumed = start_of(second).step
+    assert resumed > 0
+    assert steps_of(second) == list(range(resumed + 1, steps + 1))
