@@ -29,7 +29,8 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
         facts.append(("rank", str(found.faulty_rank)))
     if found.faulty_node is not None:
         facts.append(("node", found.faulty_node))
-    facts.append(("do", f"{found.action}. {found.mitigation}".strip()))
+    what = "nothing" if found.action == "none" else found.action
+    facts.append(("do", f"{what}. {found.mitigation}".strip()))
     facts.append(
         (
             "by",

@@ -13,7 +13,7 @@ from typing import Any
 
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.diagnose import diagnose_files
-from tasks.diagnose.exceptions import class_of_type
+from tasks.diagnose.exception_types import class_of_type
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.scores import Answer, Case, read_cases, score
 

@@ -8,13 +8,13 @@ consequence of what stands above it.
 
 from __future__ import annotations
 
-import builtins
 from dataclasses import dataclass, replace
 
-from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.exception_types import class_of_type
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import Match, Pattern, compile_pattern
 
+_MAX_STRANGERS = 3
 _HEADER_TEXT = "Traceback (most recent call last)"
 _HEADER_WORDS = compile_pattern(r"(?:Exception Group |Original )$")
 _MARGIN = compile_pattern(r"[\s|+-]*$")
@@ -78,45 +78,6 @@ _OF_A_DYING_PROCESS = (
     "FileNotFoundError",
     "OSError",
 )
-_BY_SUFFIX = (
-    ("OutOfMemoryError", "OutOfMemoryError"),
-    ("ModuleNotFoundError", "ImportError"),
-    ("JSONDecodeError", "ValueError"),
-    ("AcceleratorError", "CUDAError"),
-    ("CommError", "ConnectionError"),
-    ("ConnectionClosed", "ConnectionError"),
-    ("DisconnectedError", "ConnectionError"),
-    ("ConnectorError", "ConnectionError"),
-    ("ConnectError", "ConnectionError"),
-    ("ConnectTimeout", "ConnectionError"),
-    ("ReadTimeout", "ConnectionError"),
-    ("ReadTimeoutError", "ConnectionError"),
-    ("SSLError", "ConnectionError"),
-    ("ProxyError", "ConnectionError"),
-    ("gaierror", "ConnectionError"),
-    ("IncompleteRead", "ConnectionError"),
-    ("UsageError", "ArgumentError"),
-    ("BadParameter", "ArgumentError"),
-    ("ConfigAttributeError", "AttributeError"),
-    ("MissingMandatoryValue", "ArgumentError"),
-    ("TimeoutExpired", "CalledProcessError"),
-    ("MemoryError", "OutOfMemoryError"),
-    ("ValidationError", "ValueError"),
-    ("UnpicklingError", "ModelLoadingError"),
-    ("ScannerError", "ValueError"),
-    ("ParserError", "ValueError"),
-    ("ConstructorError", "ValueError"),
-    ("DecodeError", "ValueError"),
-    ("CudaCallError", "CUDAError"),
-    ("BrokenProcessPool", "DataloaderKilled"),
-)
-_BUILTIN_CLASS = {
-    "MemoryError": "OutOfMemoryError",
-    "KeyboardInterrupt": "SlurmCancelled",
-    "FileExistsError": "OSError",
-    "EOFError": "OSError",
-    "TimeoutError": "ConnectionError",
-}
 _WEIGHT_FRAMES = compile_pattern(
     r"torch/serialization\.py (?:load|_load|_legacy_load|_open_file\w*|_open_zipfile_reader|__init__|persistent_load)|"
     r"/safetensors/\S+ (?:load\w*|safe_open|get_tensor)|load_state_dict|from_pretrained|"
@@ -190,6 +151,9 @@ class TracebackReader:
 
     def __init__(self) -> None:
         self._frames: list[str] | None = None
+        self._strangers = 0
+        self._stranger = False
+        """The last line is no part of the traceback that it stands in."""
         self._prefix = ""
         """What stands before every line of the traceback: a time, a container's name."""
         self._above: Raised | None = None
@@ -197,7 +161,7 @@ class TracebackReader:
 
     def feed(self, line: LogLine) -> Raised | None:
         """The exception that this line ends a traceback with, if it does."""
-        body = line.body
+        body, self._stranger = line.body, False
         if _HEADER_TEXT in body:
             self._begin(body)
             return None
@@ -220,13 +184,14 @@ class TracebackReader:
     @property
     def inside(self) -> bool:
         """Whether the last line was a traceback's header, frame or source text."""
-        return self._frames is not None
+        return self._frames is not None and not self._stranger
 
     def _begin(self, body: str) -> None:
         before = body[: body.index(_HEADER_TEXT)]
         if (words := _HEADER_WORDS.search(before)) is not None:
             before = before[: -len(words[0])]
         self._prefix = "" if _MARGIN.match(before) else before
+        self._strangers = 0
         self._frames = []
 
     def _without_prefix(self, body: str) -> str:
@@ -246,10 +211,16 @@ class TracebackReader:
     def _end(self, body: str, line: LogLine) -> Raised | None:
         in_traceback = self._frames is not None
         match = _RAISED.match(body) if in_traceback else _raised_anywhere(body)
+        if in_traceback and (match is None or not _is_type(match[1])):
+            self._strangers += 1
+            self._stranger = True
+            if self._strangers <= _MAX_STRANGERS:
+                return None  # another rank's line, written into the traceback
+            match = None
         frames, self._frames = tuple(self._frames or ()), None
         if match is None:
             return None
-        name = match[1] or match[3]
+        name = match[1] or (match[3] if not in_traceback else "")
         raised = Raised(name, (match[2] or "").strip(), line, frames)
         raised = replace(raised, in_traceback=in_traceback)
         if self._link is not None and in_traceback:
@@ -258,6 +229,13 @@ class TracebackReader:
             raised = replace(raised, frames=self._above.frames)
         self._link, self._above = None, raised
         return raised
+
+
+def _is_type(name: str) -> bool:
+    """Whether a name before a colon may be an exception's type: not a program's, nor a level."""
+    if "." in name:
+        return not name.endswith(".py")
+    return any(c.isupper() for c in name) and any(c.islower() for c in name)
 
 
 def _raised_anywhere(body: str) -> Match | None:
@@ -303,18 +281,3 @@ def loads_weights(raised: Raised) -> bool:
     """Whether its traceback was reading a model's weights."""
     saving = any(_SAVING_FRAMES.search(frame) for frame in raised.frames[-6:])
     return not saving and _WEIGHT_FRAMES.search("\n".join(raised.frames)) is not None
-
-
-def class_of_type(type_name: str) -> str:
-    """Failure class of an exception type, by name alone; see `class_of`."""
-    short = type_name.rpartition(".")[2]
-    for suffix, name in _BY_SUFFIX:
-        if short.endswith(suffix):
-            return name
-    builtin = getattr(builtins, short, None)
-    if isinstance(builtin, type) and issubclass(builtin, BaseException):
-        bases = (base.__name__ for base in builtin.__mro__)
-        known = (_BUILTIN_CLASS.get(b, b) for b in bases if b in _BUILTIN_CLASS or b in CLASSES)
-        return next(known, "RuntimeError")
-    endings = [name for name in CLASSES if name.endswith("Error") and short.endswith(name)]
-    return max(endings, key=len, default="RuntimeError")

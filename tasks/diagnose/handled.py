@@ -11,7 +11,7 @@ from tasks.diagnose.patterns import compile_pattern
 _WORDS = (
     r"\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|caught|retrying|retry \d+|re-?trying in|falling back|fall back|"
     r"restarted|rebuilding|cache miss|will (?:re)?try|retry loop|no action needed|non-critical|"
-    r"does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re)\b"
+    r"thrown while requesting|does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re)\b"
 )
 _LEVEL = r"^(?:[^\s:]*[\s:]+){0,5}\[?(?:WARN(?:ING)?|INFO|DEBUG)\b"
 _HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_WORDS}")
@@ -22,6 +22,7 @@ _AFTER = compile_pattern(
     rf"(?i){_WORDS}|\bnot (?:available|found|installed), (?:using|falling|will)|\busing \S.{{0,60}} instead|"
     r"\b(?:does not|did not) fit, trying|\bdisabl(?:ed|ing)\b"
 )
+_PASSING = compile_pattern(r"\((?:retrying|ignored|non-critical)\)|, retrying\b|no action needed")
 _ERROR_LEVEL = compile_pattern(r"(?i)\b(?:ERROR|FATAL|CRITICAL)\b")
 _LINES_LOOKED_AT = 2
 
@@ -35,7 +36,13 @@ def _announces_handled(body: str) -> bool:
     """Whether the line before a traceback introduces it as one that does not matter."""
     if _IGNORED.search(body):
         return True
-    return _BEFORE.search(body) is not None and _ANNOUNCES.search(body) is not None
+    said = _BEFORE.search(body) is not None and _ANNOUNCES.search(body) is not None
+    return said and _ERROR_LEVEL.search(body) is None
+
+
+def says_passing(body: str) -> bool:
+    """Whether a line about another process says that it is tried again, or left out."""
+    return _PASSING.search(body) is not None
 
 
 @dataclass

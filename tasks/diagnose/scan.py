@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tasks.diagnose.exceptions import Raised, TracebackReader, class_of, loads_weights
 from tasks.diagnose.findings import Finding, Role
-from tasks.diagnose.handled import HandledErrors, says_handled
+from tasks.diagnose.handled import HandledErrors, says_handled, says_passing
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
@@ -190,7 +190,8 @@ class Scan:
         finding = self.rules.match(line, self.order)
         if finding is not None:
             self.collectives.feed(line)
-            if (finding.role == "cause" and says_handled(line.body)) or self._is_known(line):
+            handled = says_handled if finding.role == "cause" else says_passing
+            if handled(line.body) or self._is_known(line):
                 self.asides.append(finding)
                 del self.asides[:-_MAX_FINDINGS_PER_SOURCE]
             else:

@@ -12,7 +12,7 @@ import pytest
 from configs.records import Verdict
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.diagnose import diagnose_files
-from tasks.diagnose.exceptions import class_of_type
+from tasks.diagnose.exception_types import class_of_type
 
 
 def _run(tmp_path: Path, source: str) -> Verdict:
