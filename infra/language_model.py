@@ -11,17 +11,16 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
-
-import httpx2
-import openai
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from configs.diagnose_schema import DiagnoseConfig
 from configs.errors import LanguageModelError
 from infra.model_answers import parse_object
 
-_MAX_RESPONSE_BYTES = 1 << 20
+if TYPE_CHECKING:
+    import openai
+
 _CONNECT_TIMEOUT_S = 10.0
 _MAX_REASON_CHARS = 200
 _NO_SCHEMA_STATUS = (400, 404, 415, 422, 501)
@@ -37,6 +36,12 @@ class LanguageModel:
     def __init__(self, config: DiagnoseConfig) -> None:
         if config.endpoint is None or config.model is None:
             raise LanguageModelError("diagnose.endpoint and diagnose.model name no language model")
+        # Imported here and below: both are an extra that nothing else needs.
+        import httpx2
+        import openai
+
+        from infra.limited_responses import limit_size
+
         self._config = config
         self._key = os.environ.get(config.api_key_env or "") or ""
         self._understands_schemas = True
@@ -54,7 +59,7 @@ class LanguageModel:
             default_headers={"Accept-Encoding": "identity"},
             # A redirect would carry the log to a server that nobody has named.
             http_client=openai.DefaultHttpxClient(
-                timeout=timeout, follow_redirects=False, event_hooks={"response": [_limit_size]}
+                timeout=timeout, follow_redirects=False, event_hooks={"response": [limit_size]}
             ),
         )
 
@@ -82,6 +87,9 @@ class LanguageModel:
         seed: int | None = None,
     ) -> dict[str, Any]:
         """The model's answer, a JSON object. That it fits the schema is for the caller to check."""
+        import httpx2
+        import openai
+
         limit_s = self._reserve()
         began = time.monotonic()
         try:
@@ -120,6 +128,8 @@ class LanguageModel:
         temperature: float,
         seed: int | None,
     ) -> str:
+        import openai
+
         if self._understands_schemas:
             form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
             try:
@@ -147,6 +157,8 @@ class LanguageModel:
         return _text_of(completion)
 
     def _reason(self, error: openai.OpenAIError) -> str:
+        import openai
+
         if isinstance(error, openai.APITimeoutError):
             return "no answer in time"
         if isinstance(error, openai.APIStatusError):
@@ -193,32 +205,6 @@ def _schema_message(schema: Mapping[str, Any]) -> Message:
         "role": "user",
         "content": f"Answer with one JSON object that fits this schema, and nothing else: {text}",
     }
-
-
-class _LimitedStream(httpx2.SyncByteStream):
-    """A response's bytes, up to a limit."""
-
-    def __init__(self, stream: httpx2.SyncByteStream) -> None:
-        self._stream = stream
-
-    def __iter__(self) -> Iterator[bytes]:
-        size_bytes = 0
-        for piece in self._stream:
-            size_bytes += len(piece)
-            if size_bytes > _MAX_RESPONSE_BYTES:
-                raise LanguageModelError(f"the answer is larger than {_MAX_RESPONSE_BYTES} bytes")
-            yield piece
-
-    def close(self) -> None:
-        self._stream.close()
-
-
-def _limit_size(response: httpx2.Response) -> None:
-    encoding = response.headers.get("content-encoding", "identity")
-    if encoding != "identity":  # a small body may unpack to a large one
-        raise LanguageModelError(f"the server answers in {encoding}, which was not asked for")
-    if isinstance(response.stream, httpx2.SyncByteStream):
-        response.stream = _LimitedStream(response.stream)
 
 
 def _within(limit_s: float, call: Callable[[], _T], configured_s: float) -> _T:

@@ -189,9 +189,11 @@ def open_cases(folder: Path | None = None, model: Path | None = None) -> CaseSto
     return CaseStore(folder or cases_folder(), embedding)
 
 
-def nearest(text: str, k: int = 3, folder: Path | None = None) -> list[Neighbour]:
+def nearest(
+    text: str, k: int = 3, folder: Path | None = None, model: Path | None = None
+) -> list[Neighbour]:
     """The k past cases that are most like a (compressed) log, best first."""
-    with open_cases(folder) as store:
+    with open_cases(folder, model) as store:
         return store.nearest(text, k)
 
 

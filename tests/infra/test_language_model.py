@@ -5,8 +5,11 @@ from __future__ import annotations
 import gzip
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +36,7 @@ from infra.model_answers import parse_object
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 QUESTION = [{"role": "user", "content": "a?"}]
+ROOT = Path(__file__).parents[2]
 KEY = "sk-test-8f7e6d5c4b3a29181706"
 
 
@@ -199,3 +203,12 @@ def test_a_redirect_is_not_followed() -> None:
 
 def test_thoughts_inside_an_answer_are_text() -> None:
     assert parse_object('{"quote": "a </think> b"}') == {"quote": "a </think> b"}
+
+
+def test_the_module_can_be_imported_without_the_extra() -> None:
+    """Flows import it whether or not a model is configured."""
+    code = (
+        "import sys; sys.modules.update(openai=None, httpx2=None); import infra.language_model as m; "
+        "print(m.LanguageModel)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, capture_output=True)

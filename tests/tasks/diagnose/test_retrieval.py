@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from configs.errors import ConfigError
 from tasks.diagnose.cases import packaged_cases
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.confirmed import confirm, remember
@@ -207,3 +208,23 @@ def test_vectors_do_not_depend_on_the_process(tmp_path: Path) -> None:
     assert a.name == b.name
     assert np.array_equal(a.embed([LICENCE]), b.embed([LICENCE]))
     assert HashedNgrams(corpus[1:]).name != a.name
+
+
+@pytest.mark.slow
+def test_a_sentence_model_can_take_the_built_in_embeddings_place(folder: Path) -> None:
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    model = folder.with_name("tiny-bert")
+    model.mkdir()
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "disk", "quota", "exceeded", "error"]
+    (model / "vocab.txt").write_text("\n".join(words))
+    BertTokenizerFast(vocab_file=str(model / "vocab.txt")).save_pretrained(model)
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    BertModel(BertConfig(vocab_size=9, intermediate_size=16, **shape)).save_pretrained(model)
+    assert len(nearest("disk quota exceeded", 3, folder, model)) == 3
+    assert nearest("No space left on device", 1, folder)[0].case.failure_class == "OSError"
+
+
+def test_a_folder_without_a_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="holds no model"):
+        nearest("x", 1, folder, tmp_path)
