@@ -30,7 +30,10 @@ def picked(count: int) -> list[dict[str, str]]:
     with open(CASES / "INDEX.tsv", newline="") as file:
         rows = [r for r in csv.DictReader(file, delimiter="\t") if r["class"] not in NO_QUESTION]
     random.Random(4).shuffle(rows)
-    return list({row["class"]: row for row in reversed(rows)}.values())[::-1][:count]
+    firsts: dict[str, dict[str, str]] = {}
+    for row in rows:
+        firsts.setdefault(row["class"], row)
+    return list(firsts.values())[:count]
 
 
 def main(url: str, name: str, count: int) -> None:
@@ -45,19 +48,20 @@ def main(url: str, name: str, count: int) -> None:
     )
     unknown = make_verdict("Unknown", method="none", confidence=0.1)
     right = {"nearest": 0, "of three": 0, "model": 0}
-    with tempfile.TemporaryDirectory() as folder, open_cases(Path(folder)) as store:
-        with LanguageModel(config) as model:
-            for row in picked(count):
-                lines = compress([CASES / row["file"]]).kept
-                near = store.nearest("\n".join(line.body for line in lines), 3)
-                classes = [neighbour.case.failure_class for neighbour in near]
-                verdict = ask_about_failure(model, lines, near, unknown, max_prompt_chars=2500)
-                right["nearest"] += classes[0] == row["class"]
-                right["of three"] += row["class"] in classes
-                right["model"] += verdict.failure_class == row["class"]
-                print(
-                    row["file"], row["class"], classes, verdict.failure_class, verdict.evidence[-1]
-                )
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_cases(Path(folder)) as store,
+        LanguageModel(config) as model,
+    ):
+        for row in picked(count):
+            lines = compress([CASES / row["file"]]).kept
+            near = store.nearest("\n".join(line.body for line in lines), 3)
+            classes = [neighbour.case.failure_class for neighbour in near]
+            verdict = ask_about_failure(model, lines, near, unknown, max_prompt_chars=2500)
+            right["nearest"] += classes[0] == row["class"]
+            right["of three"] += row["class"] in classes
+            right["model"] += verdict.failure_class == row["class"]
+            print(row["file"], row["class"], classes, verdict.failure_class, verdict.evidence[-1])
     print(name, count, right)
 
 
