@@ -227,7 +227,9 @@ class TracebackReader:
             raised = replace(raised, context=self._link[0], direct=self._link[1])
         elif not in_traceback and self._above is not None and self._above.wrapper:
             raised = replace(raised, frames=self._above.frames)
-        self._link, self._above = None, raised
+        self._link = None
+        if in_traceback or self._above is None or raised.frames:
+            self._above = raised
         return raised
 
 

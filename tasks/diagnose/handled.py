@@ -23,7 +23,8 @@ _AFTER = compile_pattern(
     r"\b(?:does not|did not) fit, trying|\bdisabl(?:ed|ing)\b"
 )
 _PASSING = compile_pattern(r"\((?:retrying|ignored|non-critical)\)|, retrying\b|no action needed")
-_ERROR_LEVEL = compile_pattern(r"(?i)\b(?:ERROR|FATAL|CRITICAL)\b")
+_ERROR_LEVEL = compile_pattern(r"\b(?:ERROR|FATAL|CRITICAL)\b")
+_JOINS = ("The above exception was", "During handling of the above")
 _LINES_LOOKED_AT = 2
 
 
@@ -78,7 +79,10 @@ class HandledErrors:
         return _ERROR_LEVEL.search(line.body) is None and _AFTER.search(line.body) is not None
 
     def outside(self, line: LogLine) -> None:
-        """An ordinary line."""
-        if not self._outside and not line.body.startswith(("The above exc", "During handling")):
-            self._outside = True
+        """An ordinary line, or one that joins two tracebacks of a chain."""
+        self._outside = not line.body.startswith(_JOINS)
         self._before = line
+
+    def ended(self) -> None:
+        """A traceback's last line: the next one is another's, unless a line joins them."""
+        self._outside, self._before = True, None

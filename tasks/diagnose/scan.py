@@ -136,6 +136,7 @@ class Scan:
         raised = stream.reader.feed(line)
         if raised is not None:
             self._note_exception(raised, key, stream)
+            stream.handled.ended()
         elif stream.reader.inside:
             stream.handled.inside(line)
         else:
