@@ -16,7 +16,7 @@ from tasks.diagnose.retrieval import Neighbour, nearest
 from tasks.diagnose.sources import Source
 
 ALIKE = 0.75
-"""From here on the nearest case's class is right in nine cases of ten (docs/diagnosis.md)."""
+"""From here on the nearest case's class was right wherever it was measured; see docs/diagnosis.md."""
 _WORTH_SHOWING = 0.4
 _RETRIEVED_CONFIDENCE = 0.5
 _MAX_EVIDENCE = 6
