@@ -78,6 +78,10 @@ def forgotten(nodes: Sequence[NodeRecord], *, cancelled: bool) -> Ended:
             nodes=tuple(r.node for r in nodes),
             reason="Slurm does not know the job any more, and it has left no word about its end",
         )
+    if ended.state is JobState.CANCELLED and not cancelled:
+        # A controller that has lost its memory ends the jobs that it finds on the nodes.
+        reason = "Slurm does not know the job any more and has ended its processes"
+        ended = ended.model_copy(update={"state": JobState.NODE_FAIL, "reason": reason})
     update: dict[str, object] = {"ended_at": max(r.ended_at or 0.0 for r in nodes)}
     update["nodes"] = tuple(r.node for r in nodes)
     if cancelled:

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from configs.stacks import RankStack
 from infra.launch import make_launcher
 from infra.launch.base import JobSpec, JobState, Launcher
 from infra.launch.slurm_record import SlurmFiles, SlurmRecord, Submission, claim, read, write
+from infra.slurm.daemons import ClusterError
 
 pytestmark = pytest.mark.slow
 
@@ -45,8 +47,16 @@ def sleeper(tmp_path: Path, seconds: float = 600.0, name: str = "job") -> JobSpe
     )
 
 
-def show(site: Any, job_id: str) -> str:
-    return str(site.cluster.command("scontrol", "show", "job", job_id))
+def bring_back(site: Any, launcher: Launcher, node: str) -> None:
+    """Slurm refuses to resume a node that has come back by itself, as it may at any moment."""
+
+    def is_back() -> bool:
+        if node not in launcher.nodes():
+            with suppress(ClusterError):
+                site.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
+        return node in launcher.nodes()
+
+    wait_until(is_back, f"{node} to be back")
 
 
 def all_comments(site: Any) -> list[str]:
@@ -83,7 +93,7 @@ def test_a_late_second_job_leaves_the_folder_alone(
     job_id = handle.job_id
     script.write_text(slurm_site.cluster.command("scontrol", "write", "batch_script", job_id, "-"))
     out = tmp_path / "second.log"
-    with pytest.raises(Exception, match="90"):
+    with pytest.raises(ClusterError, match="ended with 90"):
         slurm_site.cluster.command("sbatch", "--wait", f"--output={out}", str(script))
     assert f"belongs to job {job_id}: nothing is done" in out.read_text()
     assert log_text(launcher, handle) == "ran\n"
@@ -143,7 +153,9 @@ def test_slurmctld_restarts_while_a_job_runs(
 ) -> None:
     handle = launcher.submit(sleeper(tmp_path, 3.0))
     wait_for_pids(tmp_path / "job-pids", 1)
-    slurm_site.cluster.stop_controller(kill=True)
+    wait_until(lambda: launcher.poll(handle).state is JobState.RUNNING, "the job to run")
+    # Not SIGKILL: Slurm then loses, and ends, the jobs of its last seconds.
+    slurm_site.cluster.stop_controller()
     assert launcher.poll(handle).state in (JobState.PENDING, JobState.RUNNING)
     slurm_site.cluster.start_controller()
     status = wait_for_end(launcher, handle)
@@ -198,7 +210,7 @@ def test_a_node_that_goes_down_fails_the_job(
     )
     status = wait_for_end(launcher, handle)
     assert (status.state, status.nodes) == (JobState.NODE_FAIL, (node,))
-    wait_until(lambda: node in launcher.nodes(), "the node to be back")
+    bring_back(slurm_site, launcher, node)
 
 
 def test_a_crashed_node_fails_a_job_of_two_nodes(
@@ -215,7 +227,7 @@ def test_a_crashed_node_fails_a_job_of_two_nodes(
         assert lost in status.nodes
     finally:
         slurm_site.cluster.start_node(lost)
-    wait_until(lambda: lost in launcher.nodes(), "the node to be back")
+    bring_back(slurm_site, launcher, lost)
 
 
 def test_a_persons_scancel_is_told_from_ours(
@@ -382,7 +394,7 @@ def test_a_cordoned_node_gets_no_jobs(launcher: Launcher, slurm_site: Any, tmp_p
             "scontrol", "show", "node", node
         )
     finally:
-        slurm_site.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
+        bring_back(slurm_site, launcher, node)
     with pytest.raises(LaunchError, match="Slurm has no such node"):
         launcher.cordon("nowhere", "test")
 

@@ -99,6 +99,9 @@ def test_a_job_that_slurm_has_forgotten() -> None:
     assert (lost.state, lost.nodes) == (JobState.NODE_FAIL, ("a", "b"))
     assert "does not know the job any more" in lost.reason
     assert forgotten([], cancelled=True).state is JobState.CANCELLED
+    ended_by_slurm = forgotten([node(0, "CANCELLED", signal=15)], cancelled=False)
+    assert (ended_by_slurm.state, ended_by_slurm.signal) == (JobState.NODE_FAIL, 15)
+    assert "has ended its processes" in ended_by_slurm.reason
 
 
 # --- the config section ---------------------------------------------------------------------------
