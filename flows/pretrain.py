@@ -15,7 +15,7 @@ from flows.cancellation import end_training
 from flows.locks import holds
 from flows.session import open_run, tracked
 from tasks.data.task import prepared_data
-from tasks.diagnose.task import diagnose
+from tasks.diagnose.task import diagnose, learn_from_logs
 from tasks.recover.task import decide_action
 from tasks.train.task import (
     STOP_FILE,
@@ -55,6 +55,8 @@ def pretrain(config: RunConfig) -> None:
                     recover(config, run, number)
                 elif record.outcome == "stopped":
                     leave_or_go_on(run, record, started_at)
+                if config.diagnose.log_agent:
+                    learn_from_logs(config, number)
             remove_unneeded_checkpoints(config)
 
 

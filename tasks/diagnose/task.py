@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from prefect import task
@@ -18,7 +19,9 @@ from configs.schema import RunConfig
 from tasks.diagnose.answer import answer
 from tasks.diagnose.diagnose import diagnose_attempt
 from tasks.diagnose.failure_agent import is_unsure
-from tasks.diagnose.logs import attempt_log_files
+from tasks.diagnose.filter_rules import JobKind, rules_for
+from tasks.diagnose.log_agent import learn_filter_rules
+from tasks.diagnose.logs import attempt_log_files, read_log
 from tasks.diagnose.sources import source_of
 from tasks.diagnose.unsure import look_further
 from tasks.diagnose.verdicts import make_verdict
@@ -36,11 +39,44 @@ def diagnose(config: RunConfig, number: int) -> Verdict:
         record = attempt.record()
         if record is None or record.outcome is None:
             raise OverlandError(f"attempt {number} has not ended: there is nothing to diagnose")
-        verdict = _diagnose(attempt, record, config.diagnose)
+        verdict = _diagnose(attempt, record, config)
         write_record(attempt.verdict_path, verdict)
         _show(attempt, verdict)
     get_run_logger().info("attempt %d: %s", number, verdict.failure_class)
     return verdict
+
+
+@task(name="learn-filter-rules", cache_policy=NO_CACHE)
+def learn_from_logs(config: RunConfig, number: int) -> None:
+    """Ask the language model, where it may be asked, which lines of an attempt's log are routine.
+
+    What is learnt serves later jobs of this kind. A model that is away, or wrong, costs nothing.
+    """
+    settings = config.diagnose
+    attempt = RunDir(config.resolved_run_dir()).attempt(number)
+    log = attempt.rank_log(0)
+    if settings.endpoint is None or not settings.log_agent or not log.is_file():
+        return
+    kind, folder = _job_kind(config), _rules_folder(settings)
+    try:
+        from infra.language_model import LanguageModel  # its client is an extra
+
+        with LanguageModel(settings) as model:
+            learnt = learn_filter_rules(
+                model,
+                read_log(log),
+                kind=kind,
+                job=config.name,
+                folder=folder,
+                known=rules_for(kind, folder),
+                samples=settings.log_agent_samples,
+            )
+    except Exception:
+        get_run_logger().warning("no filter rules were learnt", exc_info=True)
+        return
+    get_run_logger().info(
+        "%d filter rules learnt, %d proposals refused", len(learnt.rules), len(learnt.refused)
+    )
 
 
 @task(name="diagnose-logs", cache_policy=NO_CACHE)
@@ -55,8 +91,18 @@ def diagnose_logs(path: str) -> list[dict[str, Any]]:
     return found
 
 
-def _diagnose(attempt: AttemptDir, record: AttemptRecord, config: DiagnoseConfig) -> Verdict:
+def _job_kind(config: RunConfig) -> JobKind:
+    """What makes other jobs print like this one."""
+    return JobKind(framework="megatron-core", model=config.name, launcher=config.launcher.kind)
+
+
+def _rules_folder(settings: DiagnoseConfig) -> Path:
+    return settings.resolved_store() / "filter_rules"
+
+
+def _diagnose(attempt: AttemptDir, record: AttemptRecord, run_config: RunConfig) -> Verdict:
     """The verdict. Raised here, an error would end the run now and again at each of its starts."""
+    config = run_config.diagnose
     store = config.resolved_store()
     try:
         verdict = diagnose_attempt(attempt, record, learned=store)
@@ -74,6 +120,8 @@ def _diagnose(attempt: AttemptDir, record: AttemptRecord, config: DiagnoseConfig
                 [source_of(file, str(file.relative_to(attempt.path))) for file in files],
                 store=store,
                 neighbours=config.neighbours,
+                embedding_model=config.embedding_model,
+                rules=rules_for(_job_kind(run_config), _rules_folder(config)),
                 model=model,
                 max_prompt_chars=config.max_prompt_chars,
             )

@@ -1,0 +1,56 @@
+"""What likeness to a past case may decide, and what not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks.diagnose import unsure
+from tasks.diagnose.cases import packaged_cases
+from tasks.diagnose.retrieval import Neighbour
+from tasks.diagnose.sources import source_of
+from tasks.diagnose.unsure import ALIKE, look_further
+from tasks.diagnose.verdicts import make_verdict
+
+UNKNOWN = make_verdict("Unknown", method="none", confidence=0.1)
+
+
+def near(failure_class: str, similarity: float) -> list[Neighbour]:
+    case = next(c for c in packaged_cases() if c.failure_class == failure_class)
+    return [Neighbour(case=case, similarity=similarity)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log"
+    path.write_text("something broke\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("failure_class", "similarity", "expected", "action"),
+    [
+        ("FileNotFoundError", ALIKE, "FileNotFoundError", "fix_by_user"),
+        ("FileNotFoundError", ALIKE - 0.01, "Unknown", UNKNOWN.action),
+        ("ECCError", 1.0, "ECCError", UNKNOWN.action),
+        ("NoFailure", 1.0, "Unknown", UNKNOWN.action),
+    ],
+)
+def test_likeness_alone_excludes_no_node_and_calls_nothing_healthy(
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    failure_class: str,
+    similarity: float,
+    expected: str,
+    action: str,
+) -> None:
+    found = near(failure_class, similarity)
+    monkeypatch.setattr(unsure, "nearest", lambda *_, **__: found)
+    verdict = look_further(UNKNOWN, [source_of(log)])
+    assert (verdict.failure_class, verdict.action) == (expected, action)
+
+
+def test_a_verdict_that_is_sure_is_left_alone(log: Path) -> None:
+    sure = make_verdict("KeyError", method="exception", confidence=0.9)
+    assert look_further(sure, [source_of(log)]) is sure
