@@ -15,6 +15,7 @@ import logging
 import mmap
 import os
 import queue
+import select
 import signal
 import sys
 import threading
@@ -37,6 +38,7 @@ logger = logging.getLogger("tasks.train.writer")
 _NICENESS = 10
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_LETTING_GO_MS = 1000
 
 
 class CalledOffError(CheckpointError):
@@ -152,12 +154,31 @@ def main() -> int:
     # The whole file has a hash: torch's own checksums would only cost time.
     torch.serialization.set_crc32_options(False)
     torch.set_num_threads(1)
+    try:
+        serve()
+    except Exception:
+        if not rank_has_ended():
+            raise
+        # It could only fail then: no traceback that would be taken for the reason why the rank ended.
+        os._exit(0)
+    return 0
+
+
+def serve() -> None:
+    """Take the set-up and then requests, for ever; ends the process when the rank has ended."""
     writer = Writer(json.loads(sys.stdin.readline()))
     requests: queue.Queue[SaveRequest] = queue.Queue()
     threading.Thread(target=_listen, args=(writer, requests), daemon=True).start()
     _answer(WriterReport(kind="ready"))
     while True:
         writer.save(requests.get())
+
+
+def rank_has_ended() -> bool:
+    """Whether nobody holds the other end of standard input; a rank that dies lets go of it at once."""
+    poll = select.poll()
+    poll.register(sys.stdin.fileno(), 0)  # a hang-up is told without being asked for
+    return any(event & select.POLLHUP for _, event in poll.poll(_LETTING_GO_MS))
 
 
 def give_way() -> None:
@@ -170,6 +191,8 @@ def give_way() -> None:
 def _listen(writer: Writer, requests: queue.Queue[SaveRequest]) -> None:
     """Take requests in, also while one is being served."""
     for line in sys.stdin:
+        if not line.endswith("\n"):
+            break  # The rank has ended in the middle of it.
         message = json.loads(line)
         if message["kind"] == "call_off":
             writer.call_off(message["save_id"])

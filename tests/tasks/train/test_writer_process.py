@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import os
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -222,3 +225,21 @@ def test_a_new_writer_is_not_given_what_was_called_off(make_rank: Callable[..., 
     (end,) = rank.wait()
     assert "another rank could not write its part" in end.error
     assert not rank.run.checkpoint(5).path.exists()
+
+
+@pytest.mark.parametrize("rank_has_ended", [True, False])
+def test_a_writer_that_fails_since_its_rank_has_ended_says_nothing(
+    make_rank: Callable[..., Rank], rank_has_ended: bool
+) -> None:
+    """Its output is in the rank's log, where a traceback would be taken for what the rank died of."""
+    setup = {**make_rank().writer.setup, "buffers": ["/proc/0/fd/9"]}
+    command = [sys.executable, "-m", "tasks.train.writer"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as writer:
+        assert writer.stdin is not None and writer.stderr is not None
+        writer.stdin.write(json.dumps(setup) + "\n")
+        writer.stdin.flush()
+        if rank_has_ended:
+            writer.stdin.close()
+        assert (writer.wait(WAIT_S) == 0) is rank_has_ended
+        assert ("FileNotFoundError" in writer.stderr.read()) is not rank_has_ended
