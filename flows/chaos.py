@@ -67,16 +67,20 @@ def run_chaos(
 
     `identical` counts trials, `lost_steps` adds up, `restart_s` is a median over all restarts of
     training (None without any). Directories of trials that failed stay in `folder`. `plans` are made
-    from the seed where they are not given.
+    from the seed where they are not given; of these, only the one of number `only` is run if that is
+    not None.
     """
     if trials < 1:
         raise InputError(f"--runs must be at least 1, not {trials}")
+    if only is not None and only > trials:
+        raise InputError(f"--trial {only} is none of --runs {trials}")
     made = folder is None
     folder = Path(tempfile.mkdtemp(prefix="overland-chaos-")) if folder is None else folder
     folder = _empty(folder)
     plans = plans or make_plans(
         seed, trials, steps=STEPS, interval_steps=INTERVAL_STEPS, ranks=RANKS
     )
+    plans = [plan for plan in plans if only in (None, plan.number)]
     started = time.time()
     with _opened(folder, seed, say) as chaos:
         details = [_trial(chaos, plan, len(plans), say) for plan in plans]

@@ -17,6 +17,9 @@ Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on 
 def chaos(
     runs: Annotated[int, typer.Option(min=1, help="Trials, each a small training run.")] = 30,
     seed: Annotated[int, typer.Option(help="All that is random follows from it.")] = 0,
+    trial: Annotated[
+        int | None, typer.Option(min=1, help="Repeat only this one of the trials.")
+    ] = None,
     folder: Annotated[
         Path | None,
         typer.Option(help="An empty folder for the trials. [default: a temporary one]"),
@@ -30,7 +33,11 @@ def chaos(
     from flows.show.chaos import print_chaos
 
     report = run_chaos(
-        trials=runs, seed=seed, folder=folder, say=lambda text: typer.echo(text, err=True)
+        trials=runs,
+        seed=seed,
+        only=trial,
+        folder=folder,
+        say=lambda text: typer.echo(text, err=True),
     )
     print_chaos(report, json=json)
     if report["failed"]:

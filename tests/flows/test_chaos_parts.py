@@ -244,6 +244,8 @@ def test_trials_fail_that_differ_lose_steps_leave_things_or_were_not_struck(
 def test_without_trials_nothing_is_started(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--runs must be at least 1, not 0"):
         run_chaos(trials=0, seed=0)
+    with pytest.raises(InputError, match="--trial 4 is none of --runs 3"):
+        run_chaos(trials=3, seed=0, only=4)
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is not empty"):
         run_chaos(trials=1, seed=0, folder=tmp_path)
