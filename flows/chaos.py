@@ -60,9 +60,14 @@ class Chaos:
 
 
 def run_chaos(
-    *, trials: int, seed: int, folder: Path | None = None, say: Say = lambda _: None,
+    *,
+    trials: int,
+    seed: int,
+    only: int | None = None,
+    folder: Path | None = None,
+    say: Say = lambda _: None,
     plans: list[Plan] | None = None,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Run the trials; returns what they have shown.
 
     `identical` counts trials, `lost_steps` adds up, `restart_s` is a median over all restarts of
