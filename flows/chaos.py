@@ -88,7 +88,7 @@ def run_chaos(
     plans = [plan for plan in plans if only in (None, plan.number)]
     started = time.time()
     with _opened(folder, seed, say) as chaos:
-        details = [_trial(chaos, plan, len(plans), say) for plan in plans]
+        details = [_trial(chaos, plan, trials, say) for plan in plans]
     report = summarize(details, seed=seed)
     report |= {
         "undisturbed": {**vars(chaos.timeline), "digest": chaos.reference.digest},
