@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import getpass
 import threading
 
@@ -39,5 +40,6 @@ def _make(config: LauncherConfig) -> tuple[SlurmClient, JobTable]:
         token_source(site.token_file, site.token_command),
         scontrol=site.scontrol,
     )
+    atexit.register(client.close)
     table = JobTable(client, interval_s=site.poll_interval_s, patience_s=site.patience_s)
     return client, table

@@ -314,7 +314,8 @@ RANK = """
 import os, sys, time
 rank = os.environ["RANK"]
 folder, mode = sys.argv[1:]
-print("rank", rank, "of", os.environ["WORLD_SIZE"], "local", os.environ["LOCAL_RANK"], flush=True)
+line = f"rank {rank} of {os.environ['WORLD_SIZE']} local {os.environ['LOCAL_RANK']}\\n"
+os.write(1, line.encode())  # whole: others write too
 os.makedirs(folder, exist_ok=True)
 open(f"{folder}/{os.getpid()}", "w").close()
 if mode == "wait":

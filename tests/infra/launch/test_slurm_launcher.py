@@ -407,8 +407,9 @@ import torch, torch.distributed as dist
 dist.init_process_group("gloo")
 total = torch.tensor([float(dist.get_rank() + 1)])
 dist.all_reduce(total)
-print("rank", dist.get_rank(), "of", dist.get_world_size(), "local", os.environ["LOCAL_RANK"],
-      "on", os.environ["OVERLAND_NODE"], "sum", int(total), flush=True)
+rank, size, local = dist.get_rank(), dist.get_world_size(), os.environ["LOCAL_RANK"]
+line = f"rank {rank} of {size} local {local} on {os.environ['OVERLAND_NODE']} sum {int(total)}\\n"
+os.write(1, line.encode())  # whole: others write too
 dist.destroy_process_group()
 """
 
@@ -430,8 +431,8 @@ os.makedirs(sys.argv[1], exist_ok=True)
 open(f"{sys.argv[1]}/{os.getpid()}", "w").close()
 while not got:
     signal.sigtimedwait([], 0.05)
-time.sleep(0.5 * int(os.environ["RANK"]))
-print("rank", os.environ["RANK"], "got", got[0], flush=True)
+time.sleep(0.5 + 0.5 * int(os.environ["RANK"]))
+os.write(1, f"rank {os.environ['RANK']} got {got[0]}\\n".encode())
 sys.exit(75)
 """
 
@@ -532,7 +533,7 @@ def test_gpus_are_those_of_the_node(slurm_site: Any, tmp_path: Path) -> None:
     if "gpu" not in slurm_site.cluster.command("sinfo", "-h", "-p", "main", "-o", "%G"):
         pytest.skip("device files for GPUs can only be made by root")
     launcher = with_settings(slurm_site, gpus_per_node=2, gpu_type="h100")
-    code = "import os; print('gpus', os.environ['CUDA_VISIBLE_DEVICES'], flush=True)"
+    code = "import os; os.write(1, b'gpus ' + os.environb[b'CUDA_VISIBLE_DEVICES'] + bytes([10]))"
     handle = launcher.submit(ranks_job(tmp_path, code, nodes=2))
     status = wait_for_end(launcher, handle)
     text = log_text(launcher, handle)
