@@ -78,6 +78,16 @@ def test_configuration_names_each_node_once(tmp_path: Path) -> None:
     assert "Gres=gpu" not in with_accounting
 
 
+def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from infra.slurm import cluster
+
+    monkeypatch.setattr(cluster, "_PATH", str(tmp_path))
+    missing = cluster.missing_packages()
+    assert {"munge", "slurmctld", "slurmd", "slurmrestd", "slurm-client"} <= set(missing)
+    assert "slurmdbd" not in missing
+    assert {"slurmdbd", "mariadb-server"} <= set(cluster.missing_packages(accounting=True))
+
+
 def test_commands_without_a_cluster_say_so(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "infra.slurm", "--folder", str(tmp_path), "status"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
