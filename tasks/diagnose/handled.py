@@ -18,6 +18,10 @@ _HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_WORDS}")
 _BEFORE = compile_pattern(rf"(?i){_WORDS}|optional")
 _ANNOUNCES = compile_pattern(r"(?i):\s*$|\braised\b|\bexception\b|traceback")
 _IGNORED = compile_pattern(r"^(?:Exception ignored in|Error in atexit)")
+_HELPER_THREAD = compile_pattern(
+    r"^Exception in thread (?:Queue(?:Feeder|Manager)Thread|ExecutorManagerThread|.*(?:_pin_memory_loop|_monitor|tqdm|"
+    r"wandb|MsgRouterThr|NetStatThr|ChkStopThr|IntMsgThr))"
+)
 _AFTER = compile_pattern(
     rf"(?i){_WORDS}|\bnot (?:available|found|installed), (?:using|falling|will)|\busing \S.{{0,60}} instead|"
     r"\b(?:does not|did not) fit, trying|\bdisabl(?:ed|ing)\b"
@@ -63,6 +67,11 @@ class HandledErrors:
         """Whether the line before says that the interpreter ignores what comes."""
         return self._before is not None and _IGNORED.search(self._before.body) is not None
 
+    @property
+    def in_helper_thread(self) -> bool:
+        """Whether the line before the traceback says that a library's own thread has raised it."""
+        return self._before is not None and _HELPER_THREAD.search(self._before.body) is not None
+
     def inside(self, line: LogLine) -> None:
         """A line of a traceback."""
         if self._outside:
@@ -76,6 +85,8 @@ class HandledErrors:
         if self.last is None or self._looked_at >= _LINES_LOOKED_AT:
             return False
         self._looked_at += 1
+        if _IGNORED.search(line.body):
+            return False  # of the interpreter's own end, which comes of the error
         return _ERROR_LEVEL.search(line.body) is None and _AFTER.search(line.body) is not None
 
     def outside(self, line: LogLine) -> None:

@@ -43,7 +43,7 @@ _COMPLETED = compile_pattern(
 )
 _COULD_COMPLETE = ("train", "Train", "TRAIN", "reached", "Reached", "exiting program", "ob ")
 _CAPTURED = compile_pattern(
-    r"(?i)state[=: ]+(?:RUNNING|R)\b.*last[_ ]output[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+    r"(?i)state[=: ]+(?:RUNNING|R)\b(?:.*last[_ ]output[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d))?"
 )
 _ACTIVE = compile_pattern(
     r"(?i)sav(?:e|ing)\b|evaluat|validat|compil|loading|loaded|downloading|tokeniz|warm ?up|preparing"
@@ -162,10 +162,13 @@ class Progress:
             for line in reversed(tail):
                 if (match := _CAPTURED.search(line.text)) is None:
                     continue
-                taken, last = time_of(line.text), time_of(match["last"])
+                taken, active = time_of(line.text), self._last_activity(tail, line)
+                last = time_of(match["last"] or "")
+                if last is None and line is tail[-1]:
+                    last = active
                 if taken is None or last is None:
                     return None
-                return line, taken - min(last, self._last_activity(tail, line) or last)
+                return line, taken - min(last, active or last)
         return None
 
     def _last_activity(self, tail: deque[LogLine], until: LogLine) -> float | None:

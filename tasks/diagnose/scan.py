@@ -222,7 +222,8 @@ class Scan:
         self._forget(raised.context, key)
         if finding is None or self._is_known(raised.line):
             return
-        handled = stream.handled.said_before or raised.beside_the_point
+        left_over = self.progress.completed is not None and stream.handled.in_helper_thread
+        handled = stream.handled.said_before or raised.beside_the_point or left_over
         if not raised.in_traceback:
             said = says_handled(finding.line.body) or stream.handled.ignored
             handled = finding.role == "cause" and said

@@ -26,6 +26,15 @@ _NCCL_RANK = compile_pattern(r"\bcomm 0x[0-9a-f]+ rank (?P<rank>\d+) nranks \d+"
 _HOST_ADDRESS = compile_pattern(
     r"(?P<host>[A-Za-z][\w-]*\d[\w.-]*),?:? (?:ip[ =:]+|\()?(?P<address>\d+\.\d+\.\d+\.\d+)\b"
 )
+_NAMED_ADDRESS = compile_pattern(
+    r"(?:^|[\s,;])(?P<host>[a-z][a-z-]*\d[a-z0-9.-]*)=(?P<address>\d+\.\d+\.\d+\.\d+)\b"
+)
+_ADDRESS_HOST = compile_pattern(
+    r"(?:^|[\s,;])(?P<address>\d+\.\d+\.\d+\.\d+)(?: ?(?:=|->) ?| \()(?P<host>[a-z][a-z-]*\d[a-z0-9.-]*)\b"
+)
+_NO_NAMES = frozenset(
+    ["rank", "addr", "ip", "eth", "ib", "ens", "enp", "eno", "bond", "hsn", "docker", "port"]
+)
 _TASK_HOST = compile_pattern(rf"error: (?P<host>{_NAME}): tasks? [\d,-]+: (?P<what>.*)")
 _HEADER = compile_pattern(
     r"(?i)(?:NODELIST=|node ?list:?\s+|\bnodes\s*:\s+|\bnode\(s\):\s+|\bhosts?\s*:\s+|hostnames |running on (?:host )?)"
@@ -35,7 +44,7 @@ _PREFIXED = compile_pattern(r"^(?P<host>[A-Za-z][\w.-]*\d[\w.-]*):\s")
 _TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
 _SYSLOG = (
     compile_pattern(
-        rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:kernel|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
+        rf"(?:^|[\s\[\]])(?P<node>{_NAME})\]?:? (?:kernel|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
     ),
     compile_pattern(
         rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
@@ -75,6 +84,7 @@ class Topology:
             self._note_nccl(match["host"], int(match["pid"]), text, line.rank)
         if len(self.by_address) < _MAX_ADDRESSES and text.count(".") >= _DOTS_OF_AN_ADDRESS:
             self._note_addresses(text)
+            self._note_pairs(text)
         if "error: " in text and (match := _TASK_HOST.search(text)):
             self._add_host(match["host"])
             self.failed_tasks.setdefault(match["host"], match["what"])
@@ -108,6 +118,13 @@ class Topology:
                 self.by_address.setdefault(match["address"], match["host"])
                 self._add_host(match["host"])
             text = text[match.end() :]
+
+    def _note_pairs(self, text: str) -> None:
+        for pattern in (_NAMED_ADDRESS, _ADDRESS_HOST):
+            for match in pattern.finditer(text):
+                if match["host"].rstrip("0123456789") not in _NO_NAMES:
+                    self.by_address.setdefault(match["address"], match["host"])
+                    self._add_host(match["host"])
 
     def _note_list(self, text: str) -> None:
         for name in expand_hosts(text):
