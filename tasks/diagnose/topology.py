@@ -121,10 +121,12 @@ class Topology:
 
     def _note_pairs(self, text: str) -> None:
         for pattern in (_NAMED_ADDRESS, _ADDRESS_HOST):
-            for match in pattern.finditer(text):
+            rest = text
+            while match := pattern.search(rest):
                 if match["host"].rstrip("0123456789") not in _NO_NAMES:
                     self.by_address.setdefault(match["address"], match["host"])
                     self._add_host(match["host"])
+                rest = rest[match.end() :]
 
     def _note_list(self, text: str) -> None:
         for name in expand_hosts(text):
