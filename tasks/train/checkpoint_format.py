@@ -106,8 +106,8 @@ class SaveRequest(Record):
 class WriterReport(Record):
     """What a writer process answers."""
 
-    kind: Literal["ready", "written", "failed", "committed", "not_committed"]
-    """ready: it has started. written, failed: this rank's part. committed, not_committed: rank 0's,
+    kind: Literal["ready", "waiting", "written", "failed", "committed", "not_committed"]
+    """ready: it has started. waiting: for what other ranks do, and alive. written, failed: this rank's part. committed, not_committed: rank 0's,
     of the whole."""
     save_id: str = ""
     size_bytes: int = 0

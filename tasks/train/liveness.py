@@ -87,7 +87,11 @@ class Liveness:
         if not self.stepped:
             return recovery.startup_timeout_s
         if self.save_is_awaited:
-            return recovery.hang_timeout_s + checkpoint.save_timeout_s * checkpoint.save_attempts
+            # Those that are in the buffers come first.
+            saves_s = (
+                checkpoint.save_timeout_s * checkpoint.save_attempts * (checkpoint.buffers + 1)
+            )
+            return recovery.hang_timeout_s + saves_s
         if self.validation_is_due:
             return recovery.hang_timeout_s
         return self.learnt_limit_s

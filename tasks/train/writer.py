@@ -38,6 +38,7 @@ logger = logging.getLogger("tasks.train.writer")
 _NICENESS = 10
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
+_TELL_INTERVAL_S = 1.0
 _LETTING_GO_MS = 1000
 
 
@@ -134,7 +135,13 @@ class Writer:
             logger.warning("older checkpoints could not be removed", exc_info=True)
 
     def _check(self, request: SaveRequest) -> persist.StillWanted:
+        started = told_at = time.monotonic()
+
         def check() -> None:
+            nonlocal told_at
+            if time.monotonic() - told_at > _TELL_INTERVAL_S:
+                told_at = time.monotonic()
+                _report("waiting", request, started)
             if request.save_id in self._called_off:
                 raise CalledOffError("another rank could not write its part")
 

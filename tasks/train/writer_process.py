@@ -136,14 +136,17 @@ class WriterProcess:
 
     def _hear(self, report: WriterReport) -> SaveEnd | None:
         if report.kind == "ready":
-            self._begin_to_count()
+            self._start_deadline = 0.0
+            self._count_anew()  # What waited for it is in time from now on.
         pending = next((p for p in self._pending if p.request.save_id == report.save_id), None)
         if pending is None:
             return None
+        if report.kind == "waiting":
+            self._count_anew()  # It sets itself a limit, and says that it lives.
+            return None
         if report.kind == "written" and self._commits:
             pending.is_written = True
-            # The others may need all their attempts.
-            pending.deadline = time.monotonic() + self._parts_timeout_s + self.save_timeout_s
+            self._count_anew()
             return None
         if report.kind == "failed" and self._commits:
             return None  # "not_committed" follows
@@ -154,17 +157,11 @@ class WriterProcess:
     def _commits(self) -> bool:
         return bool(self.setup["rank"] == 0)
 
-    @property
-    def _parts_timeout_s(self) -> float:
-        return self.save_timeout_s * self.save_attempts
-
     def _deadline(self) -> float:
         """When the save that is asked for now is late: those before it come first."""
         return time.monotonic() + self.save_timeout_s * (1 + len(self._pending))
 
-    def _begin_to_count(self) -> None:
-        """The writer has started: what waits for it is in time from now on."""
-        self._start_deadline = 0.0
+    def _count_anew(self) -> None:
         for place, pending in enumerate(self._pending, start=1):
             pending.deadline = time.monotonic() + self.save_timeout_s * place
 

@@ -17,11 +17,11 @@ import torch.distributed as dist
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from tasks.train import distributed
-from tasks.train.attempt import empty_marker
-from tasks.train.checkpoint_save import Saver
+from tasks.train.attempt import build_state, empty_marker
+from tasks.train.checkpoint_save import Checkpointer
+from tasks.train.chunks import chunks_of
 from tasks.train.mcore import GPTModel, parallel_state, tensor_parallel
-from tasks.train.model import build_model
-from tasks.train.state import model_state
+from tasks.train.memory_load import open_buffers
 
 STEP = 5
 
@@ -34,7 +34,8 @@ def main(run_dir: str, config_json: str) -> None:
     world = distributed.start(config)
     manifest = run.manifest()
     assert manifest is not None
-    model = build_model(config, manifest.vocab_size, world.dtype).eval()
+    state = build_state(config, manifest.vocab_size, world)
+    model = state.ddp.module.eval()
     randomise(model, world.rank)
     tokens = torch.arange(config.model.sequence_length).repeat(2, 1) * 7 % manifest.vocab_size
     logits = compute_logits(model, tokens + torch.tensor([[0], [1]]), config.model.hidden_size)
@@ -43,10 +44,14 @@ def main(run_dir: str, config_json: str) -> None:
             {"tokens": tokens + torch.tensor([[0], [1]]), "logits": logits}, run.path / "logits.pt"
         )
     marker = empty_marker(config, manifest, attempt=1, precision=world.precision)
-    marker = marker.model_copy(update={"step": STEP})
-    state = {"model": model_state(model), "step": STEP}
-    outcome = Saver(world, timeout_s=60).save(run.checkpoint(STEP), state, marker, lambda _: None)
-    assert not outcome.error, outcome.error
+    state.step = STEP
+    buffers = open_buffers(config.checkpoint, run, world, chunks_of(state))
+    checkpointer = Checkpointer(
+        config, run, world, state, buffers, marker, token="random", full_disk=lambda _: False
+    )
+    errors = [event.error for event in checkpointer.finish() if event.error]
+    assert not errors, errors
+    checkpointer.close(remove=True)
     distributed.stop()
 
 

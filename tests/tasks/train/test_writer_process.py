@@ -24,7 +24,7 @@ from configs.schema import RunConfig
 from tasks.train.buffers import Buffer, Layout
 from tasks.train.checkpoint_format import SAVING_FILE, SaveRequest
 from tasks.train.chunks import Chunk
-from tasks.train.persist import replaced_folder
+from tasks.train.persist import open_folder, replaced_folder
 from tasks.train.writer_process import SaveEnd, WriterProcess
 
 pytestmark = pytest.mark.slow
@@ -161,6 +161,7 @@ def test_a_new_writer_takes_over(make_rank: Callable[..., Rank], number: signal.
 
 def test_a_save_whose_writers_all_stop_is_given_up(make_rank: Callable[..., Rank]) -> None:
     rank = make_rank(save_timeout_s=0.3)
+    rank.writer.setup["ranks"] = 2  # nor does the second writer end, before it is stopped too
     ends: list[SaveEnd] = []
     os.kill(rank.pid, signal.SIGSTOP)
     rank.writer.save(rank.request(5))
@@ -243,3 +244,22 @@ def test_a_writer_that_fails_since_its_rank_has_ended_says_nothing(
             writer.stdin.close()
         assert (writer.wait(WAIT_S) == 0) is rank_has_ended
         assert ("FileNotFoundError" in writer.stderr.read()) is not rank_has_ended
+
+
+def test_a_writer_that_waits_for_another_rank_is_not_late(make_rank: Callable[..., Rank]) -> None:
+    rank = make_rank(save_timeout_s=3.0)
+    rank.writer.kill()
+    rank.writer.setup["rank"], rank.writer.setup["ranks"] = 1, 2
+    rank.writer.start()
+    rank.await_start()
+    writer = rank.pid
+    folder = rank.run.checkpoint(5).path
+    request = rank.request(5, parts_timeout_s=WAIT_S, marker=None, common_base64="")
+    rank.writer.save(request)
+    opens_at = time.monotonic() + 7  # over two limits later
+    while time.monotonic() < opens_at:
+        assert rank.writer.poll() == []
+        time.sleep(0.01)
+    open_folder(folder, request.save_id, None)
+    (end,) = rank.wait()
+    assert not end.error and rank.pid == writer, "the same writer"
