@@ -52,6 +52,7 @@ _ENDS_THE_JOB = ("SlurmTimeLimit", "SlurmPreempted")
 _LONG_AFTER_S = 120.0
 """A scheduler that ends a job that much after its own failure ends what was dead already."""
 _CANCELLED = ("slurm_cancelled", "interrupted")
+_ALSO_OF_A_CANCEL = ("process_killed", "process_crashed")
 
 
 def diagnose_attempt(
@@ -161,7 +162,7 @@ def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Ve
                 return None
             return verdict_on_signal(death, scan, own_job=own_job)
         if silent and not causes:
-            return verdict_on_silent_exit(death, scan)
+            return _from_withdrawn(scan, death) or verdict_on_silent_exit(death, scan)
     return None
 
 
@@ -186,6 +187,9 @@ def _from_effects(scan: Scan) -> Verdict | None:
     """What is known of a failure by its effects alone."""
     effects = scan.fatal("effect")
     others = [f for f in effects if f.method not in _CANCELLED]
+    if len(others) < len(effects):
+        effects = [f for f in effects if f.method not in _ALSO_OF_A_CANCEL]
+        others = [f for f in others if f.method not in _ALSO_OF_A_CANCEL]
     if others:
         return _of_finding(others[0], scan)
     if not effects:
@@ -214,9 +218,19 @@ def _from_job_signal(record: AttemptRecord) -> Verdict | None:
 def _from_asides(scan: Scan) -> Verdict | None:
     """An error that its program set aside, when nothing else explains a job that a launcher saw fail."""
     if scan.failed_exit() is None or not scan.asides:
-        return None
+        return _from_withdrawn(scan)
     verdict = _of_finding(scan.asides[-1], scan)
     return verdict.model_copy(update={"confidence": _ASIDE_CONFIDENCE})
+
+
+def _from_withdrawn(scan: Scan, death: RankFailure | None = None) -> Verdict | None:
+    """An error that seemed to be dealt with, but nothing went on after it; of the rank that died, if one did."""
+    ranks = () if death is None else (None, death.rank)
+    fatal = (f for f in scan.withdrawn[::-1] if not scan.survived(f))
+    last = next((f for f in fatal if not ranks or f.rank in ranks), None)
+    if last is None:
+        return None
+    return _of_finding(last, scan).model_copy(update={"confidence": _ASIDE_CONFIDENCE})
 
 
 def _unknown(scan: Scan) -> Verdict:

@@ -26,6 +26,9 @@ _AFTER = compile_pattern(
     rf"(?i){_WORDS}|\bnot (?:available|found|installed), (?:using|falling|will)|\busing \S.{{0,60}} instead|"
     r"\b(?:does not|did not) fit, trying|\bdisabl(?:ed|ing)\b"
 )
+_ENDS = compile_pattern(
+    r"(?i)\b(?:shut(?:ting)? ?down|exiting|aborting|terminating|stopping|giving up|(?:not|no|no more) retr\w+)\b|^wandb: "
+)
 _PASSING = compile_pattern(r"\((?:retrying|ignored|non-critical)\)|, retrying\b|no action needed")
 _ERROR_LEVEL = compile_pattern(r"\b(?:ERROR|FATAL|CRITICAL)\b")
 _JOINS = ("The above exception was", "During handling of the above")
@@ -85,8 +88,8 @@ class HandledErrors:
         if self.last is None or self._looked_at >= _LINES_LOOKED_AT:
             return False
         self._looked_at += 1
-        if _IGNORED.search(line.body):
-            return False  # of the interpreter's own end, which comes of the error
+        if _IGNORED.search(line.body) or _ENDS.search(line.body):
+            return False  # the end of the program, which comes of the error
         return _ERROR_LEVEL.search(line.body) is None and _AFTER.search(line.body) is not None
 
     def outside(self, line: LogLine) -> None:

@@ -35,6 +35,7 @@ def merge(scans: Sequence[Scan]) -> Scan:
         whole.crashes = {**part.crashes, **whole.crashes}
         whole.ranks |= part.ranks
         whole.asides += part.asides
+        whole.withdrawn += part.withdrawn
         whole.failed_exit_seen = whole.failed_exit_seen or part.failed_exit_seen
     return whole
 

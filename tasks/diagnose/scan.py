@@ -79,6 +79,8 @@ class Scan:
     """Ranks that have written anything."""
     asides: list[Finding] = field(default_factory=list)
     """Errors that their program says it has dealt with."""
+    withdrawn: list[Finding] = field(default_factory=list)
+    """Of those, the ones of tracebacks, by the words behind them."""
     order: int = 0
     failed_exit_seen: tuple[LogLine, int] | None = None
     """And the number of steps seen before it."""
@@ -270,7 +272,10 @@ class Scan:
         if finding is None:
             return
         for found in self.by_source.values():
+            kept = [f for f in found if f.line is finding.line]
             found[:] = [f for f in found if f.line is not finding.line]
+            self.withdrawn += kept
+        del self.withdrawn[:-_MAX_FINDINGS_PER_SOURCE]
         self.asides.append(finding)
 
     def _keep(self, finding: Finding, key: Stream) -> None:

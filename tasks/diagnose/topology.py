@@ -40,7 +40,6 @@ _HEADER = compile_pattern(
     r"(?i)(?:NODELIST=|node ?list:?\s+|\bnodes\s*:\s+|\bnode\(s\):\s+|\bhosts?\s*:\s+|hostnames |running on (?:host )?)"
     r"(?P<list>[A-Za-z][\w.,\[\]-]*)"
 )
-_PREFIXED = compile_pattern(r"^(?P<host>[A-Za-z][\w.-]*\d[\w.-]*):\s")
 _TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
 _SYSLOG = (
     compile_pattern(
@@ -50,7 +49,7 @@ _SYSLOG = (
         rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
     ),
     compile_pattern(rf"\b(?:instance|host|node|hostname)[ :=]+(?P<node>{_NAME})"),
-    compile_pattern(rf"^\[[\w-]+\] (?P<node>{_NAME})[ :]"),
+    compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
 )
 _NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
 _TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")

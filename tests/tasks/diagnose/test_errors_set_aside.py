@@ -1,0 +1,113 @@
+"""Errors that the lines after them seem to take back, and those that only come of a program's end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.records import Verdict
+from tasks.diagnose.diagnose import diagnose_files
+
+STEPS = [f"2025-03-01 10:00:{n:02d} INFO step {n} loss 2.31" for n in range(20)]
+TRACEBACK = [
+    "Traceback (most recent call last):",
+    '  File "/work/train.py", line 3, in step',
+    "KeyError: 'labels'",
+]
+
+
+def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
+    path = tmp_path / "job.log"
+    path.write_text("\n".join(lines) + "\n")
+    return diagnose_files([path])
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        [
+            "Exception ignored in: <function Trainer.__del__ at 0x7f3a>",
+            *TRACEBACK[:2],
+            "TypeError: x",
+        ],
+        ["Exception ignored in atexit callback: <function f at 0x7f>", "OSError: [Errno 9] closed"],
+        ["INFO caught exception, shutting down", "INFO skipping final evaluation"],
+        ["wandb: WARNING Disabling online sync, falling back to offline"],
+        ["INFO skipping the rest of the epoch"],
+    ],
+)
+def test_words_at_a_programs_end_take_no_error_back(tmp_path: Path, after: list[str]) -> None:
+    verdict = verdict_on(tmp_path, [*STEPS, *TRACEBACK, *after])
+    assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", len(STEPS) + 3)
+
+
+def test_an_error_that_training_went_on_after_is_no_cause(tmp_path: Path) -> None:
+    lines = [*STEPS, *TRACEBACK, "INFO skipping the record", *STEPS, "Training finished"]
+    assert verdict_on(tmp_path, lines).failure_class == "NoFailure"
+
+
+def test_a_librarys_thread_may_fail_when_training_has_ended(tmp_path: Path) -> None:
+    left_over = [
+        "Exception in thread QueueFeederThread:",
+        TRACEBACK[0],
+        "OSError: handle is closed",
+    ]
+    ended = verdict_on(tmp_path, [*STEPS, "Training finished", *left_over])
+    assert ended.failure_class == "NoFailure"
+    own = ["Exception in thread checkpoint-writer:", *TRACEBACK]
+    assert verdict_on(tmp_path, [*STEPS, "Training finished", *own]).failure_class == "KeyError"
+
+
+@pytest.mark.parametrize(
+    ("after", "failure_class"),
+    [
+        ([], "CgroupOOM"),
+        (
+            ["slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-03-01T10:01:00 ***"],
+            "SlurmCancelled",
+        ),
+    ],
+)
+def test_a_kill_is_the_memory_killers_unless_the_job_was_cancelled(
+    tmp_path: Path, after: list[str], failure_class: str
+) -> None:
+    killed = "/var/spool/slurmd/job7/slurm_script: line 31: 4123 Killed       python train.py"
+    assert verdict_on(tmp_path, [*STEPS, killed, *after]).failure_class == failure_class
+
+
+@pytest.mark.parametrize(
+    ("line", "failure_class", "node"),
+    [
+        ("Node is not ready: node ip-10-0-3-7.ec2.internal, kubelet stopped", "NodeFailure", "ip-10-0-3-7.ec2.internal"),
+        ("(raylet) The node with node id: 9ab and address: 10.4.2.19 and node name: a has been marked dead", "NodeFailure", "10.4.2.19"),
+        ("Mar  1 10:00:20 cn31 kernel: EDAC MC3: 1 UE memory read error on DIMM#0", "ECCError", "cn31"),
+        ("Mar  1 10:00:20 cn31 kernel: mce: Killing python:2 due to hardware memory corruption fault", "ECCError", "cn31"),
+        ("[dcgm] cn31: GPU 3 NvLink link 4 is currently down", "NVLinkError", "cn31"),
+        ("spot instance i-0abc will be terminated in 2 minutes", "SlurmPreempted", None),
+        ("dial tcp: lookup vault.intern on 10.0.0.10:53: no such host", "ConnectionError", None),
+        ("bash: ./lauf.sh: Keine Berechtigung", "PermissionError", None),
+        ("bash: /opt/début.sh: Aucun fichier ou dossier de ce type", "FileNotFoundError", None),
+        ("Pod was active on the node longer than the specified deadline", "SlurmTimeLimit", None),
+        ("RuntimeError: No executable batch size found, reached zero.", "OutOfMemoryError", None),
+    ],
+)  # fmt: skip
+def test_words_of_other_systems(
+    tmp_path: Path, line: str, failure_class: str, node: str | None
+) -> None:
+    verdict = verdict_on(tmp_path, [*STEPS, line])
+    assert (verdict.failure_class, verdict.faulty_node) == (failure_class, node)
+
+
+@pytest.mark.parametrize("said", ["lrz-n14=10.31.4.26", "10.31.4.26 -> lrz-n14"])
+def test_an_address_gets_the_name_that_a_list_gives_it(tmp_path: Path, said: str) -> None:
+    warning = "lrz-n13:9:98 [0] socket.cc:484 NCCL WARN Connect to 10.31.4.26<5341> failed : No route to host"
+    verdict = verdict_on(tmp_path, ["rank0=10.31.4.26", said, *STEPS, warning])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NetworkError", "lrz-n14")
+
+
+@pytest.mark.parametrize("last", ["", " last_output=5400s ago", " last_output=-"])
+def test_a_capture_need_not_tell_when_the_last_output_was(tmp_path: Path, last: str) -> None:
+    capture = f"[shipper] snapshot 2025-03-01T{{}} job=1 state=RUNNING{last}"
+    assert verdict_on(tmp_path, [*STEPS, capture.format("11:30:00")]).failure_class == "Hang"
+    assert verdict_on(tmp_path, [*STEPS, capture.format("10:00:40")]).failure_class == "NoFailure"
