@@ -10,7 +10,7 @@ PYTEST_FLAGS ?=
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install run test test-py312 lint format typecheck check bench ui clean
+.PHONY: help install run test test-all test-py312 lint format typecheck check bench ui clean
 .PHONY: slurm-up slurm-down slurm-packages
 
 help:            ## this list
@@ -27,8 +27,11 @@ $(STAMP): pyproject.toml constraints.txt
 run: install     ## the whole pipeline, small: configs/quickstart.yaml
 	$(BIN)/overland run configs/quickstart.yaml
 
-test: install    ## all tests, with coverage
+test: install    ## all tests but the longest, with coverage
 	$(BIN)/python -m pytest --cov --cov-report=term $(PYTEST_FLAGS)
+
+test-all: install  ## all tests: chaos, benchmarks and whole runs on a Slurm cluster too
+	$(BIN)/python -m pytest -m "" $(PYTEST_FLAGS)
 
 lint: install    ## style
 	$(BIN)/ruff check .

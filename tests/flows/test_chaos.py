@@ -12,7 +12,7 @@ from flows.chaos import run_chaos
 from flows.chaos_schedule import Moment, Plan, Strike
 from flows.chaos_strike import processes_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 IN_A_SAVE = Moment("save", step=15, stage="opened")
 IN_A_COMMIT = Moment("commit", step=10, stage="parts")

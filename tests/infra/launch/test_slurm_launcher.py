@@ -22,7 +22,7 @@ from infra.launch.base import JobSpec, JobState, Launcher
 from infra.launch.slurm_record import SlurmFiles, SlurmRecord, Submission, claim, read, write
 from infra.slurm.daemons import ClusterError
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 SLEEP = """
 import os, sys, time

@@ -13,7 +13,7 @@ from configs.rundir import AttemptDir, RunDir
 from tests.flows.conftest import prefect_server  # noqa: F401  (a fixture)
 from tests.flows.helpers import overland, start_overland, tiny_config, wait_for
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("prefect_server")]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.usefixtures("prefect_server")]
 
 
 def slurm_run(site: Any, folder: Path, **changes: Any) -> Path:

@@ -39,7 +39,7 @@ LOG = [
     "train.py: leaving with code 9",
 ]
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 
 @pytest.fixture(scope="module")

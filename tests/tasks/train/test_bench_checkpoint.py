@@ -30,6 +30,7 @@ def tiny() -> RunConfig:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_every_way_to_save_is_measured_and_read_back() -> None:
     result = bench_checkpoint(saves=2, config=tiny())
     assert [row["name"] for row in result["results"]] == NAMES
