@@ -17,6 +17,8 @@ from tasks.diagnose.patterns import Match, Pattern, compile_pattern
 _MAX_STRANGERS = 3
 _HEADER_TEXT = "Traceback (most recent call last)"
 _HEADER_WORDS = compile_pattern(r"(?:Exception Group |Original )$")
+_IN_REPORT = compile_pattern(r"^\s*traceback : $")
+_REPORT_INDENT = "  "
 _MARGIN = compile_pattern(r"[\s|+-]*$")
 _DIGITS = compile_pattern(r"\d")
 _FRAME = compile_pattern(r'\s+File "([^"]*)", line \d+(?:, in (.*))?')
@@ -24,7 +26,7 @@ _GROUP_MARGIN = compile_pattern(r"\s+\| ?")
 _TYPE_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_<>]\w*>?)*"
 _RAISED = compile_pattern(rf"({_TYPE_NAME})(?:\s*: (.*)|:?\s*)$")
 _RAISED_ANYWHERE = compile_pattern(
-    rf"(?:^|[\s:|])({_TYPE_NAME}(?:Error|Exception|Interrupt))\s*:(?: (.*)|$)|"
+    rf"(?:^|[\s:|]|error_handler\.py:\d+\]\s+\"message\": \")({_TYPE_NAME}(?:Error|Exception|Interrupt))\s*:(?: (.*)|$)|"
     rf"^\s*({_TYPE_NAME}(?:Error|Exception|Interrupt|ProcessPool))\s*$"
 )
 _DIRECT_CAUSE = "The above exception was the direct cause of"
@@ -161,6 +163,8 @@ class TracebackReader:
         """The last line is no part of the traceback that it stands in."""
         self._prefix = ""
         """What stands before every line of the traceback: a time, a container's name."""
+        self._indent = ""
+        """The same, of a traceback in torchrun's report."""
         self._above: Raised | None = None
         self._link: tuple[Raised, bool] | None = None
 
@@ -172,6 +176,7 @@ class TracebackReader:
             return None
         if self._prefix:
             body = self._without_prefix(body)
+        body = body.removeprefix(self._indent)
         if self._frames is None and 'File "' in body and _FRAME.match(body):
             self._frames = []
         if self._frames is not None:
@@ -195,7 +200,8 @@ class TracebackReader:
         before = body[: body.index(_HEADER_TEXT)]
         if (words := _HEADER_WORDS.search(before)) is not None:
             before = before[: -len(words[0])]
-        self._prefix = "" if _MARGIN.match(before) else before
+        self._indent = _REPORT_INDENT if _IN_REPORT.match(before) else ""
+        self._prefix = "" if self._indent or _MARGIN.match(before) else before
         self._strangers = 0
         self._frames = []
 
@@ -223,6 +229,7 @@ class TracebackReader:
                 return None  # another rank's line, written into the traceback
             match = None
         frames, self._frames = tuple(self._frames or ()), None
+        self._indent = ""
         if match is None:
             return None
         name = match[1] or (match[3] if not in_traceback else "")

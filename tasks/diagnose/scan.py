@@ -27,6 +27,7 @@ _RECENT_LINES = 24
 _SUSPICIOUS = compile_pattern(
     r"(?i)\b(?:fatal|critical|error|panic|abort(?:ed|ing)?|failed \(exitcode|giving up)\b"
 )
+_COUNTED = compile_pattern(r"(?i)\berror[ _]rate\b|\b(?:errors?|fatal)[=:] ?0\b")
 _FAILED_EXIT = compile_pattern(
     r"failed \(exitcode: -?[1-9]|Exited with exit code [1-9]|ChildFailedError|exits with return code = -?[1-9]|"
     r"tasks? [\d,-]+: (?:Killed|Segmentation fault|Aborted|Bus error)"
@@ -201,7 +202,7 @@ class Scan:
                 self._keep(finding, key)
         elif line.body.startswith(_CRASH):
             self.crashes.setdefault(line.rank, line)
-        elif _SUSPICIOUS.search(line.body):
+        elif _SUSPICIOUS.search(line.body) and _COUNTED.search(line.body) is None:
             if self.suspicious is None and not says_handled(line.body):
                 self.suspicious = line
         else:

@@ -111,3 +111,30 @@ def test_a_capture_need_not_tell_when_the_last_output_was(tmp_path: Path, last: 
     capture = f"[shipper] snapshot 2025-03-01T{{}} job=1 state=RUNNING{last}"
     assert verdict_on(tmp_path, [*STEPS, capture.format("11:30:00")]).failure_class == "Hang"
     assert verdict_on(tmp_path, [*STEPS, capture.format("10:00:40")]).failure_class == "NoFailure"
+
+
+def test_a_traceback_that_stands_only_in_torchruns_report_is_read(tmp_path: Path) -> None:
+    report = [
+        "E0301 10:00:21.1 41 torch/distributed/elastic/multiprocessing/api.py:869] "
+        "failed (exitcode: 1) local_rank: 2 (pid: 411) of binary: python",
+        "Root Cause (first observed failure):",
+        "  rank      : 2 (local_rank: 2)",
+        "  exitcode  : 1 (pid: 411)",
+        "  traceback : Traceback (most recent call last):",
+        '    File "/work/train.py", line 9, in main',
+        "      x = a + None",
+        "  TypeError: unsupported operand type(s) for +: 'int' and 'NoneType'",
+    ]
+    verdict = verdict_on(tmp_path, [*STEPS, *report])
+    assert (verdict.failure_class, verdict.root_cause_line) == ("TypeError", len(STEPS) + 8)
+
+
+def test_an_error_that_stands_only_in_torchruns_error_record_is_read(tmp_path: Path) -> None:
+    record = "E0301 10:00:21.1 41 torch/distributed/elastic/multiprocessing/errors/error_handler.py:141] "
+    lines = [record + '"message": {', record + '"message": "KeyError: \'position_ids\'",']
+    assert verdict_on(tmp_path, [*STEPS, *lines]).failure_class == "KeyError"
+
+
+def test_a_count_of_no_errors_is_not_suspicious(tmp_path: Path) -> None:
+    verdict = verdict_on(tmp_path, [*STEPS, "eval error rate: 0.1", "errors: 0"])
+    assert (verdict.failure_class, verdict.root_cause_line) == ("Unknown", None)
