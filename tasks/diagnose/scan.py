@@ -21,8 +21,10 @@ from tasks.diagnose.waiting import Collectives
 _MAX_FINDINGS_PER_SOURCE = 8
 _STEPS_AFTER_SURVIVED = 3
 """Steps reported after an error, for it to have been survived: ranks train in lockstep."""
-_LINES_AFTER_SURVIVED = 8
-"""Ordinary lines of a rank's own stream after its error, for the same."""
+_LINES_AFTER_SURVIVED = 40
+"""Ordinary lines of a rank's own stream after its error, for the same: a dying process says much."""
+_PARTING = compile_pattern(r"^\s*(?:wandb:|\|)|NCCL INFO")
+"""What libraries print as a process ends: summaries, tables, aborted communicators."""
 _RECENT_LINES = 24
 _SUSPICIOUS = compile_pattern(
     r"(?i)\b(?:fatal|critical|error|panic|abort(?:ed|ing)?|failed \(exitcode|giving up)\b"
@@ -205,7 +207,7 @@ class Scan:
         elif _SUSPICIOUS.search(line.body) and _COUNTED.search(line.body) is None:
             if self.suspicious is None and not says_handled(line.body):
                 self.suspicious = line
-        else:
+        elif _PARTING.search(line.body) is None:
             stream.lines += 1
         stream.handled.outside(line)
 

@@ -138,3 +138,27 @@ def test_an_error_that_stands_only_in_torchruns_error_record_is_read(tmp_path: P
 def test_a_count_of_no_errors_is_not_suspicious(tmp_path: Path) -> None:
     verdict = verdict_on(tmp_path, [*STEPS, "eval error rate: 0.1", "errors: 0"])
     assert (verdict.failure_class, verdict.root_cause_line) == ("Unknown", None)
+
+
+@pytest.mark.parametrize(
+    "parting",
+    [
+        [f"wandb:   metric_{n} 0.{n}" for n in range(60)],
+        [f"n1:31:{n} [3] NCCL INFO comm 0x5 rank 3 nranks 8 - Abort COMPLETE" for n in range(60)],
+        [f"| segment {n} | 200 MiB | 220 MiB |" for n in range(60)],
+        [f"INFO timer {n}: 1.2 ms" for n in range(20)],
+    ],
+)
+def test_what_a_dying_process_prints_is_no_sign_of_life(tmp_path: Path, parting: list[str]) -> None:
+    lost = (
+        "[rank0]:[E301 10:10:21.1 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600001 milliseconds"
+    )
+    own = [f"[rank3]: {line}" for line in [*TRACEBACK, *parting]]
+    assert verdict_on(tmp_path, [*STEPS, *own, lost]).failure_class == "KeyError"
+
+
+def test_a_rank_that_writes_on_for_long_has_survived_its_error(tmp_path: Path) -> None:
+    own = [f"[rank3]: {line}" for line in [*TRACEBACK, *(f"read shard {n}" for n in range(60))]]
+    lost = "[rank0]: ncclRemoteError: A call failed possibly due to a network error"
+    assert verdict_on(tmp_path, [*STEPS, *own, lost]).failure_class == "NCCLRemoteError"
