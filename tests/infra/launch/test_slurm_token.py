@@ -64,6 +64,7 @@ def test_read_again_before_it_expires_and_when_it_is_refused(tmp_path: Path) -> 
         ("secret words", 0o600, r"token holds no token"),
         ("", 0o600, r"token holds no token"),
     ],
+    ids=["readable", "expired", "words", "empty"],
 )
 def test_what_is_wrong_is_said_without_the_token(
     tmp_path: Path, text: str, mode: int, words: str
