@@ -217,10 +217,13 @@ def _from_job_signal(record: AttemptRecord) -> Verdict | None:
 
 def _from_asides(scan: Scan) -> Verdict | None:
     """An error that its program set aside, when nothing else explains a job that a launcher saw fail."""
-    if scan.failed_exit() is None or not scan.asides:
+    if scan.failed_exit() is None:
         return _from_withdrawn(scan)
-    verdict = _of_finding(scan.asides[-1], scan)
-    return verdict.model_copy(update={"confidence": _ASIDE_CONFIDENCE})
+    raised = [f for f in scan.findings if f.method == "exception" and scan.just_before_the_end(f)]
+    last = max([*scan.asides, *raised], key=lambda f: f.order, default=None)
+    if last is None:
+        return None
+    return _of_finding(last, scan).model_copy(update={"confidence": _ASIDE_CONFIDENCE})
 
 
 def _from_withdrawn(scan: Scan, death: RankFailure | None = None) -> Verdict | None:

@@ -54,6 +54,8 @@ _SILENT_STEPS = 20
 """So does one whose steps are slow, after this many times its usual interval."""
 _TAIL_LINES = 30
 _MAX_LOSSES = 8192
+_SUMMARY = "wandb:"
+"""It repeats the last numbers when the process ends."""
 _MIN_REPORTERS = 3
 _MIN_HISTORY = 16
 _MIN_SPIKE = 5
@@ -92,6 +94,8 @@ class Progress:
         if any(word in body for word in _COULD_COMPLETE) and _COMPLETED.search(body):
             self.completed, self.ended_at, self._steps_since_end = line, self.lines_seen, 0
         lower = body.lower()
+        if lower.lstrip().startswith(_SUMMARY):
+            return None
         step = _STEP.search(body) if "step" in lower or "iter" in lower else None
         number = int(step["step"]) if step is not None else None
         if number is not None and line.rank is not None:

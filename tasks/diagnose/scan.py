@@ -21,6 +21,7 @@ from tasks.diagnose.waiting import Collectives
 _MAX_FINDINGS_PER_SOURCE = 8
 _STEPS_AFTER_SURVIVED = 3
 """Steps reported after an error, for it to have been survived: ranks train in lockstep."""
+_BUFFERED_REPORTS = 60
 _LINES_AFTER_SURVIVED = 40
 """Ordinary lines of a rank's own stream after its error, for the same: a dying process says much."""
 _PARTING = compile_pattern(r"^\s*(?:wandb:|\|)|NCCL INFO")
@@ -168,12 +169,21 @@ class Scan:
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
         stream = self.streams[(finding.line.file, finding.line.rank)]
-        steps = stream.steps - finding.steps_before
-        reports = self.progress.reports - finding.reports_before
-        if max(steps, reports) >= _STEPS_AFTER_SURVIVED or self._before_the_end(finding):
+        after = self._reports_after(finding)
+        if after >= _STEPS_AFTER_SURVIVED or self._before_the_end(finding):
             return True
         own_stream = finding.line.rank is not None and finding.role == "cause"
         return own_stream and stream.lines - finding.lines_before >= _LINES_AFTER_SURVIVED
+
+    def _reports_after(self, finding: Finding) -> int:
+        """Steps or losses that were reported after it, by its own stream or by the first to do so."""
+        stream = self.streams[(finding.line.file, finding.line.rank)]
+        reports = self.progress.reports - finding.reports_before
+        return max(stream.steps - finding.steps_before, reports)
+
+    def just_before_the_end(self, finding: Finding) -> bool:
+        """Whether all reports after it may have been in a buffer that was written as the program ended."""
+        return self._reports_after(finding) <= _BUFFERED_REPORTS
 
     def _before_the_end(self, finding: Finding) -> bool:
         """Whether training has come to its end after it. Of ranks in files of their own, none is last."""

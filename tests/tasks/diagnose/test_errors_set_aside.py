@@ -162,3 +162,15 @@ def test_a_rank_that_writes_on_for_long_has_survived_its_error(tmp_path: Path) -
     own = [f"[rank3]: {line}" for line in [*TRACEBACK, *(f"read shard {n}" for n in range(60))]]
     lost = "[rank0]: ncclRemoteError: A call failed possibly due to a network error"
     assert verdict_on(tmp_path, [*STEPS, *own, lost]).failure_class == "NCCLRemoteError"
+
+
+def test_reports_out_of_a_buffer_do_not_hide_an_error_before_them(tmp_path: Path) -> None:
+    failed = "srun: error: n1: task 0: Exited with exit code 1"
+    shown = verdict_on(tmp_path, [*STEPS, *TRACEBACK, *STEPS, failed])
+    assert (shown.failure_class, shown.root_cause_line) == ("KeyError", len(STEPS) + 3)
+    assert verdict_on(tmp_path, [*STEPS, *TRACEBACK, *STEPS * 9, failed]).failure_class == "Unknown"
+
+
+def test_a_run_summary_reports_no_steps(tmp_path: Path) -> None:
+    summary = [f"wandb:   {name}/global_step 512" for name in ("train", "val", "trainer", "test")]
+    assert verdict_on(tmp_path, [*STEPS, *TRACEBACK, *summary]).failure_class == "KeyError"
