@@ -52,7 +52,7 @@ _ENDS_THE_JOB = ("SlurmTimeLimit", "SlurmPreempted")
 _LONG_AFTER_S = 120.0
 """A scheduler that ends a job that much after its own failure ends what was dead already."""
 _CANCELLED = ("slurm_cancelled", "interrupted")
-_ALSO_OF_A_CANCEL = ("process_killed", "process_crashed")
+_ALSO_OF_A_CANCEL = ("process_killed", "process_crashed", "dataloader_worker_terminated")
 
 
 def diagnose_attempt(
@@ -186,6 +186,8 @@ def _from_told_to_stop(scan: Scan) -> Verdict | None:
 def _from_effects(scan: Scan) -> Verdict | None:
     """What is known of a failure by its effects alone."""
     effects = scan.fatal("effect")
+    if _cancel_came_first(scan):
+        effects = [f for f in effects if f.method in _CANCELLED]
     others = [f for f in effects if f.method not in _CANCELLED]
     if len(others) < len(effects):
         effects = [f for f in effects if f.method not in _ALSO_OF_A_CANCEL]
@@ -199,6 +201,16 @@ def _from_effects(scan: Scan) -> Verdict | None:
         said = f"training had done nothing for {silence_s:.0f} s when the job was ended"
         return hang(scan, said, effects[0].line)
     return verdict_on_spike(scan) or _of_finding(effects[0], scan)
+
+
+def _cancel_came_first(scan: Scan) -> bool:
+    """Whether a cancel stands before all else, not as srun's answer to a task that has failed."""
+    effects = [f for f in scan.findings if f.role == "effect" and not scan.survived(f)]
+    if not effects or effects[0].method not in _CANCELLED:
+        return False
+    first, failed = effects[0].line, scan.failed_exit()
+    in_one_file = all(f.line.file == first.file for f in effects)
+    return in_one_file and (failed is None or failed.number > first.number)
 
 
 def _from_job_signal(record: AttemptRecord) -> Verdict | None:

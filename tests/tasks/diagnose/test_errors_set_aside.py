@@ -174,3 +174,22 @@ def test_reports_out_of_a_buffer_do_not_hide_an_error_before_them(tmp_path: Path
 def test_a_run_summary_reports_no_steps(tmp_path: Path) -> None:
     summary = [f"wandb:   {name}/global_step 512" for name in ("train", "val", "trainer", "test")]
     assert verdict_on(tmp_path, [*STEPS, *TRACEBACK, *summary]).failure_class == "KeyError"
+
+
+CANCEL = "slurmstepd: error: *** STEP 7.0 ON n1 CANCELLED AT 2025-03-01T10:00:20 ***"
+LOST = "[rank1]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting"
+
+
+@pytest.mark.parametrize(
+    ("lines", "failure_class"),
+    [
+        ([CANCEL, LOST], "SlurmCancelled"),
+        ([CANCEL, "RuntimeError: DataLoader worker (pid 4) is killed by signal: Terminated."], "SlurmCancelled"),
+        ([LOST, CANCEL], "NCCLRemoteError"),
+        (["srun: error: n1: task 3: Exited with exit code 1", CANCEL, LOST], "NCCLRemoteError"),
+    ],
+)  # fmt: skip
+def test_what_ranks_say_after_a_cancel_comes_of_it(
+    tmp_path: Path, lines: list[str], failure_class: str
+) -> None:
+    assert verdict_on(tmp_path, [*STEPS, *lines]).failure_class == failure_class
