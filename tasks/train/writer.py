@@ -30,7 +30,7 @@ from configs.errors import CheckpointError
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
 from tasks.train import persist
-from tasks.train.checkpoint_format import Part, SaveRequest, WriterReport, part_file
+from tasks.train.checkpoint_format import SAVING_FILE, Part, SaveRequest, WriterReport, part_file
 from tasks.train.removal import apply as remove_unneeded
 
 logger = logging.getLogger("tasks.train.writer")
@@ -110,6 +110,8 @@ class Writer:
         return persist.write_part(request, self._table, self._memory[request.buffer], self._rank)
 
     def _leave(self, part: Part, folder: Path) -> None:
+        if part.error and not (folder / SAVING_FILE).exists():
+            return  # Rank 0 has given the save up already, and its folder with it.
         with suppress(OSError):  # A full disk: the rank itself knows, and tells rank 0.
             write_record(part_file(folder, self._rank), part)
 
