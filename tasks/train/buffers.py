@@ -51,7 +51,6 @@ class Snapshot(Record):
     attempt: int
     token: str
     """Names the attempt: a run directory of the same name, made anew, has another one."""
-    layout: str
     consumed_samples: int
     optimizer_step: float
     schedule: dict[str, Any]

@@ -111,5 +111,4 @@ class WriterReport(Record):
     of the whole."""
     save_id: str = ""
     size_bytes: int = 0
-    duration_s: float = 0.0
     error: str = ""

@@ -70,7 +70,6 @@ class Checkpointer:
         self._token = token
         self._full_disk = full_disk
         self._stored_step = stored_step
-        self._layout_name = buffers.layout.fingerprint()
         self._copied_bytes = sum(chunk.size_bytes for chunk in buffers.layout.chunks)
         self._copier = make_copier(world.device)
         self._copying: Buffer | None = None
@@ -242,7 +241,6 @@ class Checkpointer:
             step=moment.step,
             attempt=self._marker.attempt,
             token=self._token,
-            layout=self._layout_name,
             consumed_samples=moment.consumed_samples,
             optimizer_step=moment.optimizer_step,
             schedule=moment.schedule,

@@ -64,22 +64,21 @@ class Writer:
 
     def save(self, request: SaveRequest) -> None:
         """Write this rank's part; rank 0 then commits."""
-        started = time.monotonic()
         if (marker := persist.committed(request)) is not None:
-            _report("written", request, started)
+            _report("written", request)
             if self._rank == 0:
-                _report("committed", request, started, size_bytes=marker.size_bytes)
+                _report("committed", request, size_bytes=marker.size_bytes)
             return
         part = self._write(request)
         self._leave(part, Path(request.folder))
-        _report("failed" if part.error else "written", request, started, error=part.error)
+        _report("failed" if part.error else "written", request, error=part.error)
         if self._rank != 0:
             return
         if part.error:
             persist.discard(request)
-            _report("not_committed", request, started, error=f"rank 0: {part.error}")
+            _report("not_committed", request, error=f"rank 0: {part.error}")
         else:
-            self._commit(request, started)
+            self._commit(request)
 
     def _write(self, request: SaveRequest) -> Part:
         """This rank's part, or why it could not be written however often it was tried."""
@@ -115,7 +114,7 @@ class Writer:
         with suppress(OSError):  # A full disk: the rank itself knows, and tells rank 0.
             write_record(part_file(folder, self._rank), part)
 
-    def _commit(self, request: SaveRequest, started: float) -> None:
+    def _commit(self, request: SaveRequest) -> None:
         try:
             parts = persist.await_parts(
                 Path(request.folder),
@@ -128,8 +127,8 @@ class Writer:
         except Exception as error:
             logger.warning("could not commit %s", request.folder, exc_info=True)
             persist.discard(request)
-            return _report("not_committed", request, started, error=_sentence(error))
-        _report("committed", request, started, size_bytes=marker.size_bytes)
+            return _report("not_committed", request, error=_sentence(error))
+        _report("committed", request, size_bytes=marker.size_bytes)
         try:
             remove_unneeded(self._run, self._config, request.step)
         except Exception:
@@ -137,13 +136,13 @@ class Writer:
             logger.warning("older checkpoints could not be removed", exc_info=True)
 
     def _check(self, request: SaveRequest) -> persist.StillWanted:
-        started = told_at = time.monotonic()
+        told_at = time.monotonic()
 
         def check() -> None:
             nonlocal told_at
             if time.monotonic() - told_at > _TELL_INTERVAL_S:
                 told_at = time.monotonic()
-                _report("waiting", request, started)
+                _report("waiting", request)
             if request.save_id in self._called_off:
                 raise CalledOffError("another rank could not write its part")
 
@@ -217,15 +216,12 @@ def _map(path: str, size_bytes: int) -> memoryview:
     return memoryview(mmap.mmap(descriptor, size_bytes))
 
 
-def _report(
-    kind: Any, request: SaveRequest, started: float, *, size_bytes: int = 0, error: str = ""
-) -> None:
+def _report(kind: Any, request: SaveRequest, *, size_bytes: int = 0, error: str = "") -> None:
     _answer(
         WriterReport(
             kind=kind,
             save_id=request.save_id,
             size_bytes=size_bytes,
-            duration_s=time.monotonic() - started,
             error=error,
         )
     )

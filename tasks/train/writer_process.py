@@ -45,7 +45,6 @@ class SaveEnd:
 
     request: SaveRequest
     size_bytes: int = 0
-    duration_s: float = 0.0
     error: str = ""
 
 
@@ -151,7 +150,7 @@ class WriterProcess:
         if report.kind == "failed" and self._commits:
             return None  # "not_committed" follows
         self._pending.remove(pending)
-        return SaveEnd(pending.request, report.size_bytes, report.duration_s, report.error)
+        return SaveEnd(pending.request, report.size_bytes, report.error)
 
     @property
     def _commits(self) -> bool:
