@@ -12,10 +12,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from configs.diagnose_schema import DiagnoseConfig
 from configs.errors import LanguageModelError
+from configs.time_limit import GivenUpError, within
 from infra.model_answers import parse_object
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ _NO_SCHEMA_STATUS = (400, 404, 415, 422, 501)
 """How servers say that they do not know `response_format`; asked again without."""
 
 Message = Mapping[str, str]
-_T = TypeVar("_T")
 
 
 class LanguageModel:
@@ -93,11 +93,14 @@ class LanguageModel:
         limit_s = self._reserve()
         began = time.monotonic()
         try:
-            text = _within(
-                limit_s,
-                lambda: self._ask(messages, schema, temperature, seed),
-                self._config.timeout_s,
+            text = within(limit_s, lambda: self._ask(messages, schema, temperature, seed))
+        except GivenUpError:
+            whose = (
+                "diagnose.timeout_s"
+                if limit_s == self._config.timeout_s
+                else "what is left of diagnose.budget_s"
             )
+            raise LanguageModelError(f"no answer within {limit_s:.0f} s ({whose})") from None
         except openai.OpenAIError as error:
             raise LanguageModelError(self._reason(error)) from None
         except httpx2.HTTPError as error:
@@ -205,29 +208,3 @@ def _schema_message(schema: Mapping[str, Any]) -> Message:
         "role": "user",
         "content": f"Answer with one JSON object that fits this schema, and nothing else: {text}",
     }
-
-
-def _within(limit_s: float, call: Callable[[], _T], configured_s: float) -> _T:
-    """The call's result, waited for no longer than the limit.
-
-    A server that sends a byte now and then, and a name that is looked up for ever, pass every time-out
-    of a socket. A call that is given up goes on in its thread until those end it.
-    """
-    result: list[_T] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            result.append(call())
-        except BaseException as error:
-            failure.append(error)
-
-    thread = threading.Thread(target=run, name="language-model", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if failure:
-        raise failure[0]
-    if result:
-        return result[0]
-    why = "diagnose.timeout_s" if limit_s == configured_s else "what is left of diagnose.budget_s"
-    raise LanguageModelError(f"no answer within {limit_s:.0f} s ({why})")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
+
+from configs.time_limit import GivenUpError, within
 
 logger = logging.getLogger(__name__)
 
@@ -58,34 +59,6 @@ def is_final(error: Exception) -> bool:
 def is_about_credentials(error: Exception) -> bool:
     """Whether none were found, or only a part; botocore need not be there to know its errors."""
     return type(error).__name__.endswith("CredentialsError")
-
-
-class GivenUpError(TimeoutError):
-    """The time limit is spent; it is not tried again."""
-
-
-def within(limit_s: float, work: Callable[[], Result]) -> Result:
-    """Run `work` in a thread; TimeoutError when it takes longer, and it is left behind.
-
-    Libraries have limits for parts of what they do, like connecting; none for all of it.
-    """
-    results: list[Result] = []
-    failures: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            results.append(work())
-        except BaseException as failure:
-            failures.append(failure)
-
-    thread = threading.Thread(target=run, name="limited", daemon=True)
-    thread.start()
-    thread.join(limit_s)
-    if thread.is_alive():
-        raise GivenUpError(f"no end within {limit_s:g} s")
-    if failures:
-        raise failures[0]
-    return results[0]
 
 
 def retried(

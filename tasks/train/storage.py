@@ -23,7 +23,8 @@ from configs.errors import CheckpointError, ConfigError
 from configs.files import sync_directory
 from configs.rundir import RunDir, step_folder_name
 from configs.schema import RunConfig
-from tasks.train.patience import PROBE, STEADY, Patience, within
+from configs.time_limit import within
+from tasks.train.patience import PROBE, STEADY, Patience
 from tasks.train.storage_base import Storage, checked_name, renamed_when_whole, without_credentials
 
 _BLOCK_BYTES = 4 << 20

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from tasks.train.patience import Patience, is_final, retried, within
+from configs.time_limit import within
+from tasks.train.patience import Patience, is_final, retried
 
 S3 = ("s3", "s3a")
 _OBJECT_STORES = ("gs", "gcs", "az", "abfs", "abfss", "oss")
