@@ -10,8 +10,12 @@ import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from tests.tasks.train.s3_server import S3Server
 
 _HOME = tempfile.mkdtemp(prefix="overland-tests-")
 os.environ.update(
@@ -42,3 +46,22 @@ def _remove_home() -> Iterator[None]:
 def run_path(tmp_path: Path) -> Path:
     """A run directory that does not exist yet."""
     return tmp_path / "runs" / "test"
+
+
+@pytest.fixture(scope="module")
+def s3_server() -> Iterator[S3Server]:
+    """A real S3 server, one for each file of tests."""
+    from tests.tasks.train.s3_server import S3Server  # Only now: it takes a second to import.
+
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    """The server without faults, and the environment that leads to it."""
+    for name, value in s3_server.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    s3_server.reset()
+    return s3_server

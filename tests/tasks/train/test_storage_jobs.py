@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,20 +19,6 @@ pytestmark = pytest.mark.slow
 NewRun = Callable[[], RunDir]
 ON_S3: dict[str, Any] = {"interval_steps": 3, "storage": f"s3://{BUCKET}/training", "keep_last": 1}
 NO_EVALUATION: dict[str, Any] = {"enabled": False}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with S3Server() as server:
-        yield server
-
-
-@pytest.fixture
-def s3(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
-    for name, value in server.environment.items():
-        monkeypatch.setenv(name, value)
-    server.reset()
-    return server
 
 
 def saves_of(job: JobResult) -> dict[int, str]:
