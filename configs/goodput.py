@@ -84,7 +84,7 @@ class Shares(Record):
 
 
 class Reference(Record):
-    """A classical interval for saves that training waits for, and what it brings."""
+    """An interval to compare with, and what it brings."""
 
     name: str
     interval_s: float

@@ -1,9 +1,9 @@
-"""Goodput of simulated runs: the check of the model, once under its own failures, once under real ones.
+"""Goodput of simulated runs under independent failures: the check of the model.
 
-Independent failures: exponential times between them. Each repetition ends when it comes back to
+The times between failures are exponential. Each repetition ends when it comes back to
 storage for the first time after its span, that is after a whole number of lives: kept time over wall
 time is then unbiased (in the limit of many repetitions; Wald), and only chance is between it and the
-model. Real ones: the faults of :mod:`fault_trace`, on the nodes of a simulated cluster.
+model. Real faults: :mod:`tasks.recover.goodput_trace`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from configs.errors import AnomalyError
 from configs.events import AnomalyEvent, StartEvent, StepEvent
-from configs.node import node_name
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
 from tasks.train.distributed import World
@@ -189,7 +188,7 @@ def _agree_on_past_losses(run: RunDir, world: World, step: int, config: RunConfi
 def _gather_nodes(world: World) -> list[str]:
     """Each rank's node, by the name that launchers know."""
     nodes: list[Any] = [""] * world.size
-    dist.all_gather_object(nodes, node_name(), group=world.control)
+    dist.all_gather_object(nodes, world.node, group=world.control)
     return nodes
 
 

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 
 from configs.errors import CheckpointError, ConfigError, CorpusError
 from configs.events import CheckpointEvent
+from configs.lineage import lineage_of
 from configs.records import CommitMarker, DataManifest
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
@@ -38,10 +39,11 @@ def train_attempt(run: RunDir, attempt: AttemptDir) -> int:
     state = build_state(config, manifest.vocab_size, world)
     chunks = chunks_of(state)
     buffers = open_buffers(config.checkpoint, run, world, chunks)
-    resumption = resume(run, state, marker, world, buffers, chunks)
+    lineage = world.from_main(lambda: lineage_of(run))
+    resumption = resume(run, state, marker, world, buffers, chunks, lineage)
     if resumption.source == "storage":
         chunks = chunks_of(state)  # Loading has made new optimizer tensors.
-        buffers.layout = Layout.of(held_by(chunks, world.data_rank))
+        buffers.rebind(Layout.of(held_by(chunks, world.data_rank)))
     checkpointer = Checkpointer(
         config,
         run,
@@ -64,6 +66,7 @@ def train_attempt(run: RunDir, attempt: AttemptDir) -> int:
         events,
         faults,
         checkpointer,
+        skip_samples=lineage.skip_samples,
         stop_requested=lambda: stop.requested,
     )
     exit_code = trainer.run(resumption, count_parameters(config.model, marker.padded_vocab_size))

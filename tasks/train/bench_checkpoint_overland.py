@@ -13,6 +13,7 @@ from typing import Any
 
 from configs.errors import CheckpointError
 from configs.files import write_json
+from configs.lineage import Lineage
 from configs.records import CommitMarker, DataManifest, SplitRecord
 from configs.rundir import RunDir
 from configs.schema import RunConfig
@@ -21,11 +22,11 @@ from tasks.train.attempt import build_state, empty_marker
 from tasks.train.bench_checkpoint import RESTART_FILE, vocab_size
 from tasks.train.bench_checkpoint_verify import digest_of_state
 from tasks.train.checkpoint_load import resume
-from tasks.train.checkpoint_save import Checkpointer
+from tasks.train.checkpoint_save import new_checkpointer
 from tasks.train.chunks import chunks_of
 from tasks.train.distributed import World
 from tasks.train.job import log_to
-from tasks.train.memory_load import new_token, open_buffers
+from tasks.train.memory_load import open_buffers
 from tasks.train.state import TrainingState
 
 
@@ -36,16 +37,8 @@ class OverlandArm:
 
     def __init__(self, run: RunDir, config: RunConfig, state: TrainingState, world: World) -> None:
         self._run = run
-        buffers = open_buffers(config.checkpoint, run, world, chunks_of(state))
-        self._checkpointer = Checkpointer(
-            config,
-            run,
-            world,
-            state,
-            buffers,
-            marker_of(config, world),
-            token=new_token(run.attempt(1), world),
-            full_disk=lambda _: False,
+        self._checkpointer = new_checkpointer(
+            config, run, run.attempt(1), world, state, marker_of(config, world)
         )
         self._saving = 0
 
@@ -102,7 +95,7 @@ def restart(run: RunDir, config: RunConfig) -> dict[str, Any]:
     marker = marker_of(config, world)
     found: dict[str, Any] = {}
     for source in ("memory", "storage"):
-        resumption = resume(run, state, marker, world, buffers, chunks)
+        resumption = resume(run, state, marker, world, buffers, chunks, Lineage())
         if resumption.source != source:
             raise CheckpointError(
                 f"restarted from {resumption}, not from {source}: {resumption.skipped}"

@@ -26,15 +26,13 @@ from tasks.train import distributed
 from tasks.train.attempt import build_state, empty_marker, read_inputs
 from tasks.train.bench import ARMS, RESULT_FILE, WARM_UP_STEPS
 from tasks.train.bench_estimate import collector_off, paired_overhead
-from tasks.train.checkpoint_save import Checkpointer
-from tasks.train.chunks import chunks_of
+from tasks.train.checkpoint_save import new_checkpointer
 from tasks.train.data import Batch, MicroBatches, micro_batch_count, open_datasets
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
 from tasks.train.job import log_to
 from tasks.train.loop import Trainer, forward_step
 from tasks.train.mcore import IndexedDatasetBuilder, get_forward_backward_func
-from tasks.train.memory_load import new_token, open_buffers
 from tasks.train.state import TrainingState
 
 _VOCAB_SIZE = 4096
@@ -54,17 +52,7 @@ def measure(run: RunDir, steps: int) -> dict[str, Any] | None:
     marker = empty_marker(config, manifest, attempt.number, world.precision)
     events = EventLog(attempt.events_path)
     faults = Faults(config.faults, attempt=1, rank=world.rank, events=events)
-    chunks = chunks_of(state)
-    checkpointer = Checkpointer(
-        config,
-        run,
-        world,
-        state,
-        open_buffers(config.checkpoint, run, world, chunks),
-        marker,
-        token=new_token(attempt, world),
-        full_disk=faults.fills_disk,
-    )
+    checkpointer = new_checkpointer(config, run, attempt, world, state, marker)
     trainer = Trainer(config, run, world, state, datasets, marker, events, faults, checkpointer)
     batches = MicroBatches(datasets.train, config, world)
     times = _measure(lambda: trainer.step(batches), bare_loop(state, config, batches), steps)

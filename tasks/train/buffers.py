@@ -218,6 +218,12 @@ class SnapshotBuffers:
 
         threading.Thread(target=map_all, name="snapshot-pages", daemon=True).start()
 
+    def rebind(self, layout: Layout) -> None:
+        """Copy from other tensors from now on, which lie at the same places in a buffer."""
+        if layout.fingerprint() != self.layout.fingerprint():
+            raise CheckpointError("loading has changed the shape of the training state")
+        self.layout = layout
+
     def snapshots(self) -> dict[int, Buffer]:
         """Step -> the buffer that holds its snapshot."""
         return {b.snapshot.step: b for b in self.all if b.snapshot is not None}

@@ -25,6 +25,8 @@ METADATA_FILE = ".metadata"
 COMMON_FILE = "common.pt"
 FORMAT_FILE = "metadata.json"
 SAVING_FILE = "SAVING.json"
+CALLED_OFF = "another rank could not write its part"
+"""Why a save ends that another rank cannot take part in."""
 
 FORMAT: dict[str, Any] = {
     "sharded_backend": "torch_dist",

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
 from configs.errors import CheckpointError
-from configs.lineage import lineage_of
+from configs.lineage import Lineage
 from configs.records import CommitMarker
 from configs.rundir import CheckpointDir, RunDir, step_folder_name, step_of_folder
 from tasks.train.buffers import SnapshotBuffers
@@ -65,21 +65,23 @@ def resume(
     world: World,
     buffers: SnapshotBuffers,
     chunks: list[Chunk],
+    lineage: Lineage,
 ) -> Resumption:
     """Load the newest state that all ranks can have into `state`, if there is one.
 
     `expected` is the marker that this run would write; a checkpoint of another model is refused.
+    `lineage`, the same on all ranks, tells what a rollback has made void.
     """
     started = time.monotonic()
-    in_memory = newest_common_step(run, buffers, world)
+    in_memory = newest_common_step(run, buffers, world, lineage)
     skipped: dict[str, str] = {}
     is_in_storage = False
-    for checkpoint in _from_rank_0(_candidates(run) if world.is_main else None, world):
+    for checkpoint in world.from_main(lambda: _candidates(run)):
         if in_memory is not None and checkpoint.step <= in_memory:
             same_step = checkpoint.step == in_memory
-            is_in_storage = same_step and _usable_marker(run, checkpoint, world)[0] is not None
+            is_in_storage = same_step and _usable_marker(checkpoint, world, lineage)[0] is not None
             break
-        marker, problem = _usable_marker(run, checkpoint, world)
+        marker, problem = _usable_marker(checkpoint, world, lineage)
         if marker is not None:
             require_same_model(checkpoint.path, marker, expected)
             require_same_optimizer(checkpoint.path, marker, expected)
@@ -105,15 +107,13 @@ def resume(
 
 
 def _usable_marker(
-    run: RunDir, checkpoint: CheckpointDir, world: World
+    checkpoint: CheckpointDir, world: World, lineage: Lineage
 ) -> tuple[CommitMarker | None, str]:
     """The marker on all ranks, or why the checkpoint is not to be looked at."""
-    marker: CommitMarker | None = _from_rank_0(
-        checkpoint.marker() if world.is_main else None, world
-    )
+    marker = world.from_main(checkpoint.marker)
     if marker is None:
         return None, "it was never committed"
-    if lineage_of(run).is_void(attempt=marker.attempt, step=marker.step):
+    if lineage.is_void(attempt=marker.attempt, step=marker.step):
         return None, "a rollback has made it void"
     return marker, ""
 
@@ -139,9 +139,7 @@ def _problem(folder: Path, marker: CommitMarker, world: World) -> str:
     found = ""
     if marker.storage is None:
         found = _problem_of_any(_message_of(check_files, folder, marker, mine), world=world)
-    if not found and world.is_main:
-        found = _message_of(check_contents, folder, marker)
-    return str(_from_rank_0(found, world))
+    return found or world.from_main(lambda: _message_of(check_contents, folder, marker))
 
 
 def _message_of(check: Any, *arguments: Any) -> str:
@@ -209,12 +207,14 @@ def _load(
     """Load a checkpoint that is whole; else the reason, the same on all ranks."""
     agree = partial(_problem_of_any, world=world)
     with ExitStack() as held:
+        # A rank that cannot go on must tell the others, before they wait for it.
+        if problem := agree(_message_of(held.enter_context, in_use(checkpoint))):
+            return problem
         try:
-            held.enter_context(in_use(checkpoint))
             folder = held.enter_context(
                 staged(checkpoint, marker, rank=world.rank, size=world.size, agree=agree)
             )
-        except CheckpointError as error:
+        except CheckpointError as error:  # on all ranks alike
             return str(error)
         problem = _problem(folder, marker, world)
         if not problem:
@@ -237,9 +237,3 @@ def _problem_of_any(problem: str, *, world: World) -> str:
     problems: list[str] = [""] * world.size
     dist.all_gather_object(problems, problem, group=world.control)
     return "; ".join(filter(None, problems))
-
-
-def _from_rank_0(value: Any, world: World) -> Any:
-    received = [value]
-    dist.broadcast_object_list(received, src=0, group=world.control)
-    return received[0]

@@ -22,9 +22,8 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from configs.errors import CheckpointError
 from configs.records import CommitMarker
 from tasks.train.checkpoint_files import check_files
+from tasks.train.checkpoint_format import METADATA_FILE
 from tasks.train.pickles import check_pickle
-
-_INDEX_FILE = ".metadata"
 
 
 class CheckpointReader:
@@ -38,8 +37,8 @@ class CheckpointReader:
         self._marker = marker
         self._checked: set[str] = set()
         self._reader = FileSystemReader(folder)
-        self._check_once(_INDEX_FILE)
-        check_pickle((folder / _INDEX_FILE).read_bytes(), str(folder / _INDEX_FILE))
+        self._check_once(METADATA_FILE)
+        check_pickle((folder / METADATA_FILE).read_bytes(), str(folder / METADATA_FILE))
         self._index = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._index, is_coordinator=True)
 

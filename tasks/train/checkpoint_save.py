@@ -24,11 +24,13 @@ import torch.distributed as dist
 
 from configs.events import CheckpointEvent, SnapshotEvent
 from configs.records import CommitMarker
-from configs.rundir import RunDir
+from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
 from tasks.train.buffers import Buffer, Snapshot, SnapshotBuffers
 from tasks.train.checkpoint_format import SaveRequest
+from tasks.train.chunks import chunks_of
 from tasks.train.distributed import World
+from tasks.train.memory_load import new_token, open_buffers
 from tasks.train.moment import CommonTemplate, Moment
 from tasks.train.snapshot import make_copier, refresh_random_state
 from tasks.train.state import TrainingState
@@ -56,7 +58,7 @@ class Checkpointer:
         marker: CommitMarker,
         *,
         token: str,
-        full_disk: FullDisk,
+        full_disk: FullDisk = lambda step: False,
         stored_step: int = 0,
     ) -> None:
         """`stored_step`: the step that was loaded, if storage has it."""
@@ -204,9 +206,7 @@ class Checkpointer:
     def _is_committed_on_rank_0(self) -> bool:
         if self._state.step == self._stored_step:
             return True
-        answer = [self._run.checkpoint(self._state.step).marker() if self._world.is_main else None]
-        dist.broadcast_object_list(answer, src=0, group=self._world.control)
-        marker = answer[0]
+        marker = self._world.from_main(self._run.checkpoint(self._state.step).marker)
         return marker is not None and marker.attempt == self._marker.attempt
 
     def _free_buffer(self) -> Buffer | None:
@@ -298,3 +298,17 @@ class Checkpointer:
             for_storage=for_storage,
             size_bytes=self._copied_bytes,
         )
+
+
+def new_checkpointer(
+    config: RunConfig,
+    run: RunDir,
+    attempt: AttemptDir,
+    world: World,
+    state: TrainingState,
+    marker: CommitMarker,
+) -> Checkpointer:
+    """The checkpointer of a state that was not loaded from anywhere."""
+    buffers = open_buffers(config.checkpoint, run, world, chunks_of(state))
+    token = new_token(attempt, world)
+    return Checkpointer(config, run, world, state, buffers, marker, token=token)

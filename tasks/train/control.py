@@ -13,8 +13,9 @@ import torch
 import torch.distributed as dist
 
 from tasks.train.distributed import World
+from tasks.train.stop import STOP_FILE
 
-STOP_REASONS = ("", "stop file", "SIGUSR1", "SIGTERM")
+STOP_REASONS = ("", STOP_FILE, "SIGUSR1", "SIGTERM")
 """By rising urgency: the maximum counts."""
 
 

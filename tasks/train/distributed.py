@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from math import ceil
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -18,6 +20,8 @@ from tasks.train.mcore import parallel_state, tensor_parallel
 
 _AGREEMENT_MARGIN_S = 60.0
 
+Value = TypeVar("Value")
+
 
 @dataclass(frozen=True)
 class World:
@@ -28,12 +32,19 @@ class World:
     device: torch.device
     dtype: torch.dtype
     control: dist.ProcessGroup
-    """All ranks over gloo, for agreements. It waits longer than any save may take."""
+    """All ranks over gloo, for agreements. It waits longer than other groups, and than one try of a
+    save."""
 
     @property
     def is_main(self) -> bool:
         """Whether this rank writes events and common files."""
         return self.rank == 0
+
+    def from_main(self, make: Callable[[], Value]) -> Value:
+        """What `make` gives on rank 0, on all ranks. Others may see files late: only rank 0 looks."""
+        told: list[Any] = [make() if self.is_main else None]
+        dist.broadcast_object_list(told, src=0, group=self.control)
+        return told[0]  # type: ignore[no-any-return]
 
     @property
     def node(self) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import torch
 import torch.distributed as dist
 
 from configs.errors import EXIT_CONTINUE, EXIT_OK, AnomalyError
-from configs.lineage import lineage_of
 from configs.records import CommitMarker
 from configs.rundir import RunDir
-from configs.samples import SampleStream
+from configs.samples import SampleStream, Span
 from configs.schema import RunConfig
 from tasks.train.anomalies import AnomalyWatch
 from tasks.train.checkpoint_load import Resumption
@@ -68,9 +67,10 @@ class Trainer:
         faults: Faults,
         checkpointer: Checkpointer,
         *,
+        skip_samples: Sequence[Span] = (),
         stop_requested: Callable[[], str] = str,
     ) -> None:
-        """`stop_requested` says why this rank was asked to stop, one of STOP_REASONS."""
+        """`skip_samples` are positions in the data that are left out; `stop_requested` says why this rank was asked to stop, one of STOP_REASONS."""
         self._config = config
         self._world = world
         self._state = state
@@ -83,7 +83,7 @@ class Trainer:
         self._progress = Progress.open(world.rank)
         self._report = Report(config, world, state, marker, events)
         self._watch = AnomalyWatch(config, run, world, state, events)
-        self._stream = SampleStream.of(config.train, lineage_of(run).skip_samples)
+        self._stream = SampleStream.of(config.train, skip_samples)
         self._schedule = get_forward_backward_func()
         self._micro_batches = micro_batch_count(config)
 

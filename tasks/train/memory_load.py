@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from configs.errors import CheckpointError, ConfigError
 from configs.files import write_text
-from configs.lineage import lineage_of
+from configs.lineage import Lineage
 from configs.memory import GIB, readable
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import CheckpointConfig
@@ -89,16 +89,19 @@ def _does_not_fit(
 
 def new_token(attempt: AttemptDir, world: World) -> str:
     """Mark this attempt's snapshots, so that those of another run of the same name are not taken."""
-    answer = [uuid.uuid4().hex if world.is_main else ""]
-    if world.is_main:
-        write_text(attempt.token_path, answer[0])
-    dist.broadcast_object_list(answer, src=0, group=world.control)
-    return answer[0]
+
+    def make() -> str:
+        token = uuid.uuid4().hex
+        write_text(attempt.token_path, token)
+        return token
+
+    return world.from_main(make)
 
 
-def newest_common_step(run: RunDir, buffers: SnapshotBuffers, world: World) -> int | None:
+def newest_common_step(
+    run: RunDir, buffers: SnapshotBuffers, world: World, lineage: Lineage
+) -> int | None:
     """The latest step whose snapshot every rank still holds, and no rollback has made void."""
-    lineage = lineage_of(run)
 
     def is_usable(snapshot: Snapshot) -> bool:
         token = run.attempt(snapshot.attempt).token_path

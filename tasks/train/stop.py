@@ -6,7 +6,6 @@ sends SIGUSR1 (as a warning, if it is told to) or SIGTERM; the launcher's agent 
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 
@@ -22,8 +21,7 @@ class StopRequests:
     """What has asked this rank to stop. Make it in the main thread, when a save would be worth it:
     until then SIGTERM ends the process, and SIGUSR1 waits."""
 
-    def __init__(self, run: RunDir, *, rank: int | None = None) -> None:
-        rank = int(os.environ.get("RANK", "0")) if rank is None else rank
+    def __init__(self, run: RunDir, *, rank: int) -> None:
         self._stop_path = run.stop_path if rank == 0 else None
         self._look_again_at = 0.0
         self._has_stop_file = False

@@ -30,13 +30,20 @@ from configs.errors import CheckpointError
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
 from tasks.train import persist
-from tasks.train.checkpoint_format import SAVING_FILE, Part, SaveRequest, WriterReport, part_file
+from tasks.train.checkpoint_format import (
+    CALLED_OFF,
+    SAVING_FILE,
+    Part,
+    SaveRequest,
+    WriterReport,
+    part_file,
+)
 from tasks.train.removal import apply as remove_unneeded
 
 logger = logging.getLogger("tasks.train.writer")
 
 _NICENESS = 10
-_FIRST_PAUSE_S = 0.5
+_FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
 _TELL_INTERVAL_S = 1.0
 _LETTING_GO_MS = 1000
@@ -85,7 +92,7 @@ class Writer:
         error = ""
         for attempt in range(request.attempts):
             if attempt > 0:
-                time.sleep(min(_FIRST_PAUSE_S * 2**attempt, _LONGEST_PAUSE_S))
+                time.sleep(min(_FIRST_PAUSE_S * 2 ** (attempt - 1), _LONGEST_PAUSE_S))
                 logger.warning("trying once more: %d of %d", attempt + 1, request.attempts)
             try:
                 return self._write_once(request)
@@ -144,7 +151,7 @@ class Writer:
                 told_at = time.monotonic()
                 _report("waiting", request)
             if request.save_id in self._called_off:
-                raise CalledOffError("another rank could not write its part")
+                raise CalledOffError(CALLED_OFF)
 
         return check
 

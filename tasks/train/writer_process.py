@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from configs.errors import CheckpointError
-from tasks.train.checkpoint_format import SaveRequest, WriterReport
+from tasks.train.checkpoint_format import CALLED_OFF, SaveRequest, WriterReport
 
 logger = logging.getLogger(__name__)
 
 _PIPE_BYTES = 1 << 16
 _START_TIMEOUT_S = 30.0
 """Imports take seconds, on a busy node more."""
-_CALLED_OFF = "another rank could not write its part"
 
 
 @dataclass
@@ -183,7 +182,7 @@ class WriterProcess:
         logger.warning("%s; training goes on", problem)
         self.kill()
         # Nobody waits for what was called off, and a new writer would not hear of that.
-        given_up = [SaveEnd(p.request, error=_CALLED_OFF) for p in self._pending if p.is_called_off]
+        given_up = [SaveEnd(p.request, error=CALLED_OFF) for p in self._pending if p.is_called_off]
         self._pending = [p for p in self._pending if not p.is_called_off]
         if first in self._pending and first.tries >= self.save_attempts:
             self._pending.remove(first)

@@ -18,10 +18,8 @@ from configs.rundir import RunDir
 from configs.schema import RunConfig
 from tasks.train import distributed
 from tasks.train.attempt import build_state, empty_marker
-from tasks.train.checkpoint_save import Checkpointer
-from tasks.train.chunks import chunks_of
+from tasks.train.checkpoint_save import new_checkpointer
 from tasks.train.mcore import GPTModel, parallel_state, tensor_parallel
-from tasks.train.memory_load import open_buffers
 
 STEP = 5
 
@@ -45,10 +43,7 @@ def main(run_dir: str, config_json: str) -> None:
         )
     marker = empty_marker(config, manifest, attempt=1, precision=world.precision)
     state.step = STEP
-    buffers = open_buffers(config.checkpoint, run, world, chunks_of(state))
-    checkpointer = Checkpointer(
-        config, run, world, state, buffers, marker, token="random", full_disk=lambda _: False
-    )
+    checkpointer = new_checkpointer(config, run, run.attempt(1), world, state, marker)
     errors = [event.error for event in checkpointer.finish() if event.error]
     assert not errors, errors
     checkpointer.close(remove=True)
