@@ -22,7 +22,7 @@ from tasks.train.checkpoint_format import CALLED_OFF, SaveRequest, WriterReport
 logger = logging.getLogger(__name__)
 
 _PIPE_BYTES = 1 << 16
-_START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 30.0
 """Imports take seconds, on a busy node more."""
 
 
@@ -79,7 +79,7 @@ class WriterProcess:
             os.set_blocking(pipe.fileno(), False)
         self._received.clear()
         self._unsent.clear()
-        self._start_deadline = time.monotonic() + max(_START_TIMEOUT_S, self.save_timeout_s)
+        self._start_deadline = time.monotonic() + max(START_TIMEOUT_S, self.save_timeout_s)
         self._send(self.setup)
 
     def save(self, request: SaveRequest) -> None:
