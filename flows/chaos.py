@@ -37,7 +37,7 @@ from flows.chaos_trial import Course, judge, leftovers, run_trial
 from flows.chaos_verdict import Outcome, outcome_of
 from flows.prefect_server import start_prefect_server
 from flows.servers import stop
-from tasks.train.bench_chaos import digest_of_checkpoint
+from tasks.train.chaos import digest_of_checkpoint
 
 Say = Callable[[str], None]
 _TRIES = 3

@@ -19,7 +19,7 @@ from configs.rundir import CheckpointDir, RunDir
 from flows.chaos_schedule import Moment, Strike, Timeline
 from infra.launch.record import JobFiles, read_record
 from infra.launch.torchrun import AGENT_MODULE
-from tasks.train.bench_chaos import METADATA_FILE, SAVING_FILE, held_step, part_file
+from tasks.train.chaos import held_step, open_save
 
 PAUSE_S = 0.02
 _NEAR_PAUSE_S = 0.0003
@@ -185,16 +185,12 @@ def stage_is_there(
 
     Not strictly, any time before the commit will do.
     """
-    path = checkpoint.path
-    if not (path / SAVING_FILE).exists() or checkpoint.is_committed():
-        return False
-    if not is_strict:
-        return True
-    parts = sum(part_file(path, rank).exists() for rank in range(ranks))
-    has_index = (path / METADATA_FILE).exists()
+    save = open_save(checkpoint, ranks)
+    if save is None or not is_strict:
+        return save is not None
     if moment.when == "save":
-        return 0 < parts < ranks if moment.stage == "parts" else parts == 0
-    return has_index if moment.stage == "index" else parts == ranks and not has_index
+        return 0 < save.parts < ranks if moment.stage == "parts" else save.parts == 0
+    return save.has_index if moment.stage == "index" else save.parts == ranks and not save.has_index
 
 
 def find_target(run: RunDir, strike: Strike, flow_pid: int) -> psutil.Process | None:

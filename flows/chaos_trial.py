@@ -23,7 +23,7 @@ from flows.chaos_setup import INTERVAL_STEPS, RANKS, STEPS, config_for, flow_com
 from flows.chaos_strike import PAUSE_S, Striker, Struck, processes_of
 from flows.chaos_verdict import Outcome, differences, restarts_of, to_json
 from infra.launch import make_launcher
-from tasks.train.bench_chaos import digest_of_checkpoint, give_memory_back
+from tasks.train.chaos import digest_of_checkpoint, give_memory_back
 
 TRIAL_LIMIT_S = 420.0
 _LOOK_INTERVAL_S = 0.5

@@ -41,7 +41,7 @@ def forbidden(path: Path) -> tuple[str, ...]:
             f"tasks.{module.parent.name}.{module.stem}"
             for module in (ROOT / "tasks").glob("*/*.py")
             if module.stem
-            not in ("task", "__init__", "bench", "bench_checkpoint", "bench_chaos", "goodput_plan")
+            not in ("task", "__init__", "bench", "bench_checkpoint", "chaos", "goodput_plan")
             and module.stem not in ("answer", "bench_diagnose", "bench_compress")
         )
     stage = parts[1]

@@ -1,5 +1,5 @@
-"""What `overland chaos` asks of the training stage: whether two runs ended the same, and what a run
-still held when it was struck.
+"""What `overland chaos` asks of the training stage: whether two runs ended the same, how far a save has
+come, and what a run still held when it was struck.
 
 Checkpoints of two runs are compared by their tensors. Their files may differ: which rank owns a tensor
 is fixed, but a save names its attempt, and a file's hash would tell that too.
@@ -11,20 +11,29 @@ import hashlib
 import json
 import shutil
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from configs.errors import CheckpointError
-from configs.rundir import RunDir
+from configs.rundir import CheckpointDir, RunDir
 from tasks.train.buffers import run_folder
 from tasks.train.checkpoint_files import check_files
 from tasks.train.checkpoint_format import COMMON_FILE, METADATA_FILE, SAVING_FILE, part_file
 from tasks.train.checkpoint_read import CheckpointReader
 from tasks.train.pickles import check_torch_file
 
-__all__ = ["COMMON_FILE", "METADATA_FILE", "SAVING_FILE", "part_file"]
+
+@dataclass(frozen=True)
+class OpenSave:
+    """How far a save has come that is not committed yet."""
+
+    parts: int
+    """Ranks that have left their part."""
+    has_index: bool
+    """Whether the index over all parts is there, which is all but the commit."""
 
 
 def digest_of_checkpoint(run: RunDir, step: int) -> str:
@@ -62,6 +71,15 @@ def _add(digest: Any, name: str, value: Any) -> None:
         digest.update(f"{name} {value!r}\n".encode())
     else:
         raise CheckpointError(f"{name} is a {type(value).__name__}, which cannot be compared")
+
+
+def open_save(checkpoint: CheckpointDir, ranks: int) -> OpenSave | None:
+    """The save that is under way in a checkpoint's folder; None where none is."""
+    path = checkpoint.path
+    if not (path / SAVING_FILE).exists() or checkpoint.is_committed():
+        return None
+    parts = sum(part_file(path, rank).exists() for rank in range(ranks))
+    return OpenSave(parts, has_index=(path / METADATA_FILE).exists())
 
 
 def held_step(run: RunDir, ranks: int) -> int:

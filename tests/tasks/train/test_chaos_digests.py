@@ -16,8 +16,8 @@ from configs.errors import CheckpointError
 from configs.records import CommitMarker
 from configs.rundir import COMMIT_MARKER_NAME, RunDir
 from tasks.train import persist
-from tasks.train.bench_chaos import digest_of_checkpoint, give_memory_back, held_step
 from tasks.train.buffers import run_folder
+from tasks.train.chaos import digest_of_checkpoint, give_memory_back, held_step
 from tasks.train.checkpoint_format import SaveRequest
 
 STEP = 5
