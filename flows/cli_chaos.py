@@ -29,7 +29,7 @@ def chaos(
     """Kill and stop processes of small training runs at random moments, and compare the results."""
     # So that the trial under way is ended too: its job would train on.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    from flows.chaos import run_chaos
+    from flows.chaos.run import run_chaos
     from flows.show.chaos import print_chaos
 
     report = run_chaos(

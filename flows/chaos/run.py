@@ -22,8 +22,8 @@ from typing import Any
 from configs.errors import InputError, RunFailedError
 from configs.events import StepEvent
 from configs.rundir import RunDir
-from flows.chaos_schedule import Plan, Timeline, make_plans
-from flows.chaos_setup import (
+from flows.chaos.schedule import Plan, Timeline, make_plans
+from flows.chaos.setup import (
     INTERVAL_STEPS,
     RANKS,
     STEPS,
@@ -33,8 +33,8 @@ from flows.chaos_setup import (
     write_config,
     write_corpus,
 )
-from flows.chaos_trial import Course, judge, leftovers, run_trial
-from flows.chaos_verdict import Outcome, outcome_of
+from flows.chaos.trial import Course, judge, leftovers, run_trial
+from flows.chaos.verdict import Outcome, outcome_of
 from flows.prefect_server import start_prefect_server
 from flows.servers import stop
 from tasks.train.chaos import digest_of_checkpoint

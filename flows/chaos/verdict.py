@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from configs.events import Event, StartEvent, StepEvent, ValidationEvent
-from flows.chaos_strike import Struck
+from flows.chaos.strike import Struck
 
 _PROBLEMS_SHOWN = 5
 

@@ -18,10 +18,10 @@ import psutil
 from configs.errors import CheckpointError
 from configs.events import Event
 from configs.rundir import RunDir
-from flows.chaos_schedule import Plan, Timeline
-from flows.chaos_setup import INTERVAL_STEPS, RANKS, STEPS, config_for, flow_command
-from flows.chaos_strike import PAUSE_S, Striker, Struck, processes_of
-from flows.chaos_verdict import Outcome, differences, restarts_of, to_json
+from flows.chaos.schedule import Plan, Timeline
+from flows.chaos.setup import INTERVAL_STEPS, RANKS, STEPS, config_for, flow_command
+from flows.chaos.strike import PAUSE_S, Striker, Struck, processes_of
+from flows.chaos.verdict import Outcome, differences, restarts_of, to_json
 from infra.launch import make_launcher
 from tasks.train.chaos import digest_of_checkpoint, give_memory_back
 

@@ -11,8 +11,8 @@ import pytest
 from configs.errors import InputError
 from configs.events import Event, StartEvent, StepEvent, ValidationEvent
 from configs.rundir import COMMIT_MARKER_NAME, CheckpointDir
-from flows.chaos import run_chaos, summarize
-from flows.chaos_schedule import (
+from flows.chaos.run import run_chaos, summarize
+from flows.chaos.schedule import (
     SIGNALS,
     TARGETS,
     WHENS,
@@ -22,8 +22,8 @@ from flows.chaos_schedule import (
     Timeline,
     make_plans,
 )
-from flows.chaos_strike import Struck, stage_is_there
-from flows.chaos_verdict import differences, outcome_of, restarts_of
+from flows.chaos.strike import Struck, stage_is_there
+from flows.chaos.verdict import differences, outcome_of, restarts_of
 
 STEPS, INTERVAL, RANKS = 50, 5, 2
 

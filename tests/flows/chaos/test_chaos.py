@@ -8,9 +8,9 @@ import pytest
 from helpers import overland
 
 from configs.rundir import RunDir
-from flows.chaos import run_chaos
-from flows.chaos_schedule import Moment, Plan, Strike
-from flows.chaos_strike import processes_of
+from flows.chaos.run import run_chaos
+from flows.chaos.schedule import Moment, Plan, Strike
+from flows.chaos.strike import processes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

@@ -16,7 +16,7 @@ import psutil
 
 from configs.events import StepEvent
 from configs.rundir import CheckpointDir, RunDir
-from flows.chaos_schedule import Moment, Strike, Timeline
+from flows.chaos.schedule import Moment, Strike, Timeline
 from infra.launch.record import JobFiles, read_record
 from infra.launch.torchrun import AGENT_MODULE
 from tasks.train.chaos import held_step, open_save

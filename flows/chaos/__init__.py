@@ -1,0 +1,1 @@
+"""`overland chaos`: trials that kill and stop the processes of small runs, and compare the results."""
