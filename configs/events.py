@@ -90,6 +90,11 @@ class CheckpointEvent(Record):
     size_bytes: int = 0
     error: str = ""
 
+    @property
+    def is_background(self) -> bool:
+        """Whether it says nothing about training: writing goes on while training hangs."""
+        return not self.waited_s
+
 
 class AnomalyEvent(Record):
     """Something goes wrong without failing."""

@@ -51,7 +51,7 @@ class Trajectory:
 
     def add(self, attempt: int, event: Event) -> None:
         """Take in the next event of an attempt."""
-        if not isinstance(event, CheckpointEvent) or event.waited_s:
+        if not (isinstance(event, CheckpointEvent) and event.is_background):
             self.last_event_at = event.time  # A commit in the background is no sign of life.
         if isinstance(event, StepEvent):
             self._add_step(event)

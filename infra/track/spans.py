@@ -158,7 +158,7 @@ def _failure(
     """From the last sign of life to the end, and from there to the decision."""
     spans: list[Span] = []
     # A commit in the background is no sign that training lives.
-    alive = [e for e in events if not (isinstance(e, CheckpointEvent) and not e.waited_s)]
+    alive = [e for e in events if not (isinstance(e, CheckpointEvent) and e.is_background)]
     if alive:
         spans.append(Span("detection", min(alive[-1].time, ended_at), ended_at))
     if verdict is not None:

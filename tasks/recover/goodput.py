@@ -90,7 +90,7 @@ def _add_attempt(account: _Account, attempt: AttemptDir, now: float | None) -> f
     last = max([record.submitted_at, *(event.time for event in events)])
     end = max(record.ended_at or now or last, last)
     cursor, between = _add_works(account, events, record.submitted_at)
-    last_sign = max([cursor, *(event.time for event in events if not _is_background(event))])
+    last_sign = max([cursor, *(event.time for event in _signs_of_life(events))])
     account.add(between, last_sign - cursor)
     account.add(_tail_part(record.outcome, events, between), end - last_sign)
     return end
@@ -139,14 +139,13 @@ def _duration_s(event: Event) -> float:
     return 0.0
 
 
-def _is_background(event: Event) -> bool:
-    """Whether the event says nothing about training: writing goes on while training hangs."""
-    return isinstance(event, CheckpointEvent) and not event.waited_s
+def _signs_of_life(events: list[Event]) -> list[Event]:
+    return [e for e in events if not (isinstance(e, CheckpointEvent) and e.is_background)]
 
 
 def _tail_part(outcome: str | None, events: list[Event], between: str) -> str:
     """What the time after the last sign of life was."""
-    signs = [event for event in events if not _is_background(event)]
+    signs = _signs_of_life(events)
     if outcome in ("failed", "cancelled") and signs and not isinstance(signs[-1], EndEvent):
         return "detection_s"
     return between

@@ -54,7 +54,7 @@ class Liveness:
         match event:
             case FaultEvent():
                 return
-            case CheckpointEvent() if not event.waited_s:
+            case CheckpointEvent() if event.is_background:
                 return  # It comes out of the background, also while training hangs.
             case StepEvent():
                 self._see_step(event)
