@@ -50,7 +50,7 @@ def read_record(path: Path, record_type: type[RecordType]) -> RecordType | None:
     """Read a record; None when the file is absent or is not such a record."""
     try:
         return record_type.model_validate_json(path.read_bytes())
-    except (FileNotFoundError, ValidationError):
+    except (FileNotFoundError, IsADirectoryError, ValidationError):
         return None
 
 

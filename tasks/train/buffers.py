@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from configs.errors import CheckpointError
@@ -54,6 +55,8 @@ class Snapshot(Record):
     consumed_samples: int
     optimizer_step: float
     schedule: dict[str, Any]
+    checksum: int = 0
+    """Of the buffer's bytes; see Buffer.checksum."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ class Buffer:
             self.path = Path(f"/proc/{os.getpid()}/fd/{descriptor}")
         else:
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if os.fstat(descriptor).st_size != size_bytes:
+                self._header.unlink(missing_ok=True)  # new, or cut off since
         os.ftruncate(descriptor, size_bytes)
         return descriptor
 
@@ -124,6 +129,18 @@ class Buffer:
         part = self._bytes[place : place + chunk.size_bytes]
         return part.view(chunk.tensor.dtype).view(chunk.tensor.shape)
 
+    def checksum(self) -> int:
+        """Sum of all bytes as 64-bit integers, wrapping round: what a flipped bit or lost pages change.
+
+        At the speed of memory, and without holding Python's lock.
+        """
+        return int(np.frombuffer(self._memory, dtype=np.uint64).sum(dtype=np.uint64))
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether it still holds what its header says."""
+        return self.snapshot is not None and self.snapshot.checksum == self.checksum()
+
     def empty(self) -> None:
         """Forget what it holds, for this process and for the next one."""
         self.snapshot = None
@@ -132,6 +149,7 @@ class Buffer:
 
     def fill(self, snapshot: Snapshot) -> None:
         """Say what it holds, now that all of it was copied."""
+        snapshot = snapshot.model_copy(update={"checksum": self.checksum()})
         if not self.is_anonymous:
             temporary = self._header.with_suffix(".tmp")
             temporary.write_text(snapshot.model_dump_json())
@@ -250,12 +268,18 @@ def run_folder(run_path: Path) -> Path:
 def remove_leftovers(*, keep: Path) -> None:
     """Remove what runs that ended long ago have left in this node's memory; `keep` is this run's."""
     for folder in _user_folder().glob("*/rank_*"):
-        if folder.parent == keep or time.time() - _last_used(folder) < _LEFTOVER_AGE_S:
+        if folder.parent == keep:
             continue
-        with suppress(OSError), open(folder / _LOCK_NAME, "rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            logger.warning("removing snapshots that an earlier run left in %s", folder)
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # in use, removed meanwhile by another run, or none of ours
+            if time.time() - _last_used(folder) >= _LEFTOVER_AGE_S:
+                _remove_unused(folder)
+
+
+def _remove_unused(folder: Path) -> None:
+    with open(folder / _LOCK_NAME, "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        logger.warning("removing snapshots that an earlier run left in %s", folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def free_bytes(folder: Path = SHARED_MEMORY) -> int:

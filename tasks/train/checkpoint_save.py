@@ -74,7 +74,7 @@ class Checkpointer:
         self._stored_step = stored_step
         self._copied_bytes = sum(chunk.size_bytes for chunk in buffers.layout.chunks)
         self._copier = make_copier(world.device)
-        self._copying: Buffer | None = None
+        self._copying: list[Buffer] = []
         """What is being copied into, until the writer has it or the snapshot stays in memory."""
         self._common: CommonTemplate | None = None
         self.failed_step = 0
@@ -120,9 +120,9 @@ class Checkpointer:
             buffer.fill(self._snapshot(moment))
             if for_storage:
                 self._writer.save(self._request(buffer, moment, begun_at, full_disk=full_disk))
-            self._copying = None
+            self._copying.remove(buffer)
 
-        self._copying = buffer
+        self._copying.append(buffer)
         self._copier.begin(buffer, self._buffers.layout, copied)
         return self._event("begun", time.monotonic() - started, for_storage)
 
@@ -212,8 +212,7 @@ class Checkpointer:
     def _free_buffer(self) -> Buffer | None:
         """A buffer that the writer does not need; of two, not the one with the newest snapshot."""
         in_use = self._writer.buffers_in_use()
-        if (copying := self._copying) is not None:
-            in_use = {*in_use, self._buffers.all.index(copying)}
+        in_use |= {self._buffers.all.index(buffer) for buffer in tuple(self._copying)}
         free = [b for i, b in enumerate(self._buffers.all) if i not in in_use]
         newest = self._buffers.newest
         return next((b for b in free if b is not newest), free[0] if free else None)

@@ -59,7 +59,16 @@ def open_buffers(
         where = "in /dev/shm" if is_persistent else "in anonymous memory: none outlives its process"
         size = readable(needed)
         logger.info("%d snapshot buffers of rank 0 take %s %s", settings.buffers, size, where)
-    return SnapshotBuffers(mine if is_persistent else None, layout, settings.buffers)
+    if not is_persistent:
+        return SnapshotBuffers(None, layout, settings.buffers)
+    try:
+        return SnapshotBuffers(mine, layout, settings.buffers)
+    except OSError as error:
+        problem = f"the snapshot buffers cannot be kept in {mine}: {error}"
+        if settings.memory == "on":
+            raise ConfigError(f"{problem}; remove it, or set checkpoint.memory=auto") from error
+        logger.warning("%s: after a crash, training restarts from storage", problem)
+        return SnapshotBuffers(None, layout, settings.buffers)
 
 
 def _check_limit(settings: CheckpointConfig, node: str, total: int) -> None:
@@ -120,7 +129,17 @@ def newest_common_step(
     dist.all_gather_object(gathered, mine, group=world.control)
     first, *others = gathered
     common = [s for s, token in first.items() if all(o.get(s) == token for o in others)]
-    return max(common, default=None)
+    return next((s for s in sorted(common, reverse=True) if _is_intact(buffers, s, world)), None)
+
+
+def _is_intact(buffers: SnapshotBuffers, step: int, world: World) -> bool:
+    """Whether every rank's snapshot of the step is still what was copied."""
+    intact: list[bool] = [False] * world.size
+    dist.all_gather_object(intact, buffers.snapshots()[step].is_intact, group=world.control)
+    if not all(intact):
+        damaged = [rank for rank, is_intact in enumerate(intact) if not is_intact]
+        logger.warning("the snapshot of step %d is damaged on ranks %s: not used", step, damaged)
+    return all(intact)
 
 
 def load_from_memory(

@@ -7,10 +7,10 @@ by then. On CPUs a thread copies; on GPUs a side stream does, and it is the GPU 
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol
 
 import torch
@@ -25,7 +25,8 @@ class Copier(Protocol):
     """Copies one snapshot at a time."""
 
     def begin(self, buffer: Buffer, layout: Layout, done: Callable[[], None]) -> None:
-        """Begin to copy; `done` is called from another thread when all of it is there."""
+        """Begin to copy; `done` is called from another thread when all of it is there, and may take
+        its time: the optimizer does not wait for it."""
 
     def before_optimizer(self) -> float:
         """Keep the optimizer from changing what is not copied yet; returns the seconds waited."""
@@ -38,47 +39,40 @@ class ThreadCopier:
     """For a state in host memory. One thread serves all snapshots: starting one takes a millisecond."""
 
     def __init__(self) -> None:
-        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._finished = threading.Event()
-        self._finished.set()
-        self._failure: BaseException | None = None
-        threading.Thread(target=self._serve, name="snapshot", daemon=True).start()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
+        self._copied: Future[None] | None = None
+        self._finished: Future[None] | None = None
 
     def begin(self, buffer: Buffer, layout: Layout, done: Callable[[], None]) -> None:
         def copy() -> None:
             for chunk, place in zip(layout.chunks, layout.places, strict=True):
                 copy_bytes(chunk.tensor, buffer.view(chunk, place))
+
+        before = self._finished
+
+        def finish() -> None:
+            if before is not None:
+                before.result()  # what it raised is not lost
+            copied.result()
             done()
 
-        self._finished.clear()
-        self._orders.put(copy)
+        copied = self._copied = self._thread.submit(copy)
+        self._finished = self._thread.submit(finish)
 
     def before_optimizer(self) -> float:
-        if self._finished.is_set():
-            self._raise_failure()
+        if self._finished is not None and self._finished.done():
+            self._finished.result()
+        if self._copied is None:
             return 0.0
         started = time.monotonic()
-        self.wait()
+        self._copied.result()
+        self._copied = None
         return time.monotonic() - started
 
     def wait(self) -> None:
-        self._finished.wait()
-        self._raise_failure()
-
-    def _serve(self) -> None:
-        while True:
-            copy = self._orders.get()
-            try:
-                copy()
-            except BaseException as failure:  # raised again in the training's thread
-                self._failure = failure
-            finally:
-                self._finished.set()
-
-    def _raise_failure(self) -> None:
-        if self._failure is not None:
-            failure, self._failure = self._failure, None
-            raise failure
+        if self._finished is not None:
+            self._finished.result()
+            self._finished = None
 
 
 class StreamCopier:

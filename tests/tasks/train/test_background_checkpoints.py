@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -108,6 +109,53 @@ def test_a_snapshot_that_one_rank_has_lost_is_not_used(new_run: NewRun) -> None:
     resumed = run_training_job(run, 2, {"checkpoint": BACKGROUND})
     assert resumed.exit_code == 0, resumed.explain()
     assert start_of(resumed).loaded_from == "nothing"
+
+
+def lose_pages(buffer: Path) -> None:
+    """What was copied is gone; the file is as large as before."""
+    size_bytes = buffer.stat().st_size
+    os.truncate(buffer, 0)
+    os.truncate(buffer, size_bytes)
+
+
+def cut_off(buffer: Path) -> None:
+    os.truncate(buffer, buffer.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [(lose_pages, "the snapshot of step 6 is damaged on ranks [1]: not used"), (cut_off, "")],
+)
+def test_a_damaged_snapshot_is_passed_over_for_an_older_one(
+    new_run: NewRun, damage: Callable[[Path], None], said: str
+) -> None:
+    run, fault = new_run(), {"kind": "kill", "step": 8, "rank": 1}
+    run_training_job(run, 1, {"checkpoint": BACKGROUND, "faults": [fault]})
+    folder = run_folder(run.path) / "rank_00001"
+    held = {json.loads(h.read_text())["step"]: h for h in folder.glob("buffer_?.json")}
+    assert set(held) == {3, 6}
+    damage(held[6].with_suffix(""))
+    resumed = run_training_job(run, 2, {"checkpoint": BACKGROUND})
+    assert resumed.exit_code == 0, resumed.explain()
+    start = start_of(resumed)
+    assert (start.loaded_from, start.step) == ("memory", 3)
+    assert said in resumed.log(0)
+
+
+def test_buffers_that_cannot_be_kept_in_memory_end_no_run_that_may_do_without(
+    new_run: NewRun,
+) -> None:
+    run = new_run()
+    obstacle = run_folder(run.path) / "rank_00000"
+    obstacle.parent.mkdir(parents=True)
+    obstacle.write_text("no folder")
+    refused = run_training_job(run, 1, {"checkpoint": BACKGROUND})
+    assert refused.exit_code != 0
+    assert f"the snapshot buffers cannot be kept in {obstacle}" in refused.log(0)
+    job = run_training_job(run, 2, {"checkpoint": {**BACKGROUND, "memory": "auto"}})
+    obstacle.unlink()
+    assert job.exit_code == 0, job.explain()
+    assert "after a crash, training restarts from storage" in job.log(0)
 
 
 def test_memory_of_an_earlier_run_of_the_same_name_is_not_used(new_run: NewRun) -> None:
