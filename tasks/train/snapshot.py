@@ -7,7 +7,6 @@ by then. On CPUs a thread copies; on GPUs a side stream does, and it is the GPU 
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -35,33 +34,53 @@ class Copier(Protocol):
         """Wait until the copy is there and `done` was called. Raises what the copy raised."""
 
 
-class ThreadCopier:
-    """For a state in host memory. One thread serves all snapshots: starting one takes a millisecond."""
+class _InOrder:
+    """Runs what it is given, one after another, in one thread that serves all snapshots: starting a
+    thread takes a millisecond. What one raised is raised in the training's thread."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
+        self._last: Future[None] | None = None
+
+    def submit(self, function: Callable[[], None]) -> Future[None]:
+        self.raise_failure()
+        before = self._last
+
+        def run() -> None:
+            if before is not None:
+                before.result()
+            function()
+
+        self._last = self._thread.submit(run)
+        return self._last
+
+    def raise_failure(self) -> None:
+        if self._last is not None and self._last.done():
+            self.wait()
+
+    def wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+            self._last = None
+
+
+class ThreadCopier:
+    """For a state in host memory."""
+
+    def __init__(self) -> None:
+        self._background = _InOrder()
         self._copied: Future[None] | None = None
-        self._finished: Future[None] | None = None
 
     def begin(self, buffer: Buffer, layout: Layout, done: Callable[[], None]) -> None:
         def copy() -> None:
             for chunk, place in zip(layout.chunks, layout.places, strict=True):
                 copy_bytes(chunk.tensor, buffer.view(chunk, place))
 
-        before = self._finished
-
-        def finish() -> None:
-            if before is not None:
-                before.result()  # what it raised is not lost
-            copied.result()
-            done()
-
-        copied = self._copied = self._thread.submit(copy)
-        self._finished = self._thread.submit(finish)
+        self._copied = self._background.submit(copy)
+        self._background.submit(done)
 
     def before_optimizer(self) -> float:
-        if self._finished is not None and self._finished.done():
-            self._finished.result()
+        self._background.raise_failure()
         if self._copied is None:
             return 0.0
         started = time.monotonic()
@@ -70,9 +89,7 @@ class ThreadCopier:
         return time.monotonic() - started
 
     def wait(self) -> None:
-        if self._finished is not None:
-            self._finished.result()
-            self._finished = None
+        self._background.wait()
 
 
 class StreamCopier:
@@ -80,8 +97,8 @@ class StreamCopier:
 
     def __init__(self) -> None:
         self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self._background = _InOrder()
         self._copied: torch.cuda.Event | None = None
-        self._thread: threading.Thread | None = None
 
     def begin(self, buffer: Buffer, layout: Layout, done: Callable[[], None]) -> None:
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -98,10 +115,10 @@ class StreamCopier:
             copied.synchronize()
             done()
 
-        self._thread = threading.Thread(target=announce, name="snapshot", daemon=True)
-        self._thread.start()
+        self._background.submit(announce)
 
     def before_optimizer(self) -> float:
+        self._background.raise_failure()
         if self._copied is not None:
             # The GPU waits, not this process: the wait is part of the step's time on the device.
             torch.cuda.current_stream().wait_event(self._copied)
@@ -109,9 +126,7 @@ class StreamCopier:
         return 0.0
 
     def wait(self) -> None:
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        self._background.wait()
 
 
 def make_copier(device: torch.device) -> Copier:
