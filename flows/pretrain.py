@@ -48,7 +48,8 @@ def pretrain(config: RunConfig) -> None:
             if forget_stop_file(run):
                 get_run_logger().info("%s is removed: training goes on", run.stop_path)
             recover_last_attempt(config, run)
-            while (number := begin_attempt(config)) is not None:
+            number = begin_attempt(config)
+            while number is not None:
                 # Whoever evaluates beside this flow sees the commits; deployments need the event.
                 record = watch_attempt(config, number, announce=not holds(run, "evaluate"))
                 if record.outcome == "failed":
@@ -57,6 +58,8 @@ def pretrain(config: RunConfig) -> None:
                     leave_or_go_on(run, record, started_at)
                 if config.diagnose.log_agent:
                     learn_from_logs(config, number)
+                # On a network file system its last checkpoint may not be seen here at once.
+                number = None if record.outcome == "completed" else begin_attempt(config)
             remove_unneeded_checkpoints(config)
 
 

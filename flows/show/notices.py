@@ -101,11 +101,11 @@ def _prepared(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
 
 def _attempts(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     known = {attempt.number: attempt for attempt in before.attempts}
-    for attempt in after.attempts:
+    for attempt, previous in zip(after.attempts, (None, *after.attempts), strict=False):
         old = known.get(attempt.number, AttemptView(attempt.number))
         if attempt == old:
             continue
-        yield from _submitted(old, attempt)
+        yield from _submitted(old, attempt, previous)
         yield from _started(old, attempt)
         yield from _stopping(old, attempt, after.time)
         yield from _ended(old, attempt)
@@ -124,8 +124,13 @@ def _anomalies(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         yield Notice(anomaly.time, text, "red" if anomaly.fatal else "yellow")
 
 
-def _submitted(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
+def _submitted(
+    old: AttemptView, new: AttemptView, previous: AttemptView | None
+) -> Iterator[Notice]:
     if new.record and not old.record:
+        if previous and previous.record and previous.record.outcome == "completed":
+            text = f"attempt {previous.number} was complete, but its last checkpoint is gone or damaged"
+            yield Notice(new.record.submitted_at, text, "yellow")
         text = f"attempt {new.number} submitted (job {words.clean(new.record.job_id, 60)})"
         yield Notice(new.record.submitted_at, text)
 

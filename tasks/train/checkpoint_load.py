@@ -22,7 +22,13 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 from configs.errors import CheckpointError
 from configs.lineage import Lineage
 from configs.records import CommitMarker
-from configs.rundir import CheckpointDir, RunDir, step_folder_name, step_of_folder
+from configs.rundir import (
+    COMMIT_MARKER_NAME,
+    CheckpointDir,
+    RunDir,
+    step_folder_name,
+    step_of_folder,
+)
 from tasks.train.buffers import SnapshotBuffers
 from tasks.train.checkpoint_files import check_files
 from tasks.train.checkpoint_format import COMMON_FILE, FORMAT_FILE, METADATA_FILE
@@ -110,9 +116,9 @@ def _usable_marker(
     checkpoint: CheckpointDir, world: World, lineage: Lineage
 ) -> tuple[CommitMarker | None, str]:
     """The marker on all ranks, or why the checkpoint is not to be looked at."""
-    marker = world.from_main(checkpoint.marker)
+    marker, has_one = world.from_main(lambda: (checkpoint.marker(), checkpoint.is_committed()))
     if marker is None:
-        return None, "it was never committed"
+        return None, f"its {COMMIT_MARKER_NAME} is damaged" if has_one else "it was never committed"
     if lineage.is_void(attempt=marker.attempt, step=marker.step):
         return None, "a rollback has made it void"
     return marker, ""

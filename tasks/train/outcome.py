@@ -31,7 +31,7 @@ def outcome_of(
 ) -> tuple[Outcome, str]:
     """Outcome and reason. `cancelled` says why a person wanted the end, `hung` what the monitor saw."""
     end = end_of(attempt)
-    if job.state == "COMPLETED" or (end and end.reason == "finished" and _is_saved(run, end.step)):
+    if job.state == "COMPLETED" or (end and end.reason == "finished" and is_saved(run, end.step)):
         return "completed", ""
     if cancelled:
         return "cancelled", cancelled
@@ -57,5 +57,6 @@ def saved_step(run: RunDir) -> int:
     return max((marker.step for _, marker in valid_checkpoints(run)), default=0)
 
 
-def _is_saved(run: RunDir, step: int) -> bool:
+def is_saved(run: RunDir, step: int) -> bool:
+    """Whether the checkpoint of this step is committed, and counts."""
     return any(marker.step == step for _, marker in valid_checkpoints(run))

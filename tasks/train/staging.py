@@ -17,7 +17,7 @@ from pathlib import Path
 from configs.errors import CheckpointError
 from configs.files import file_lock, remembered_sha256
 from configs.records import CommitMarker
-from configs.rundir import CheckpointDir, RunDir
+from configs.rundir import COMMIT_MARKER_NAME, CheckpointDir, RunDir
 from tasks.train.checkpoint_files import check_files
 from tasks.train.in_use import in_use, locked
 from tasks.train.storage import open_storage
@@ -41,6 +41,8 @@ def committed_checkpoint(run: RunDir, step: int) -> Iterator[tuple[Path, CommitM
     """
     checkpoint = run.checkpoint(step)
     if checkpoint.marker() is None:
+        if checkpoint.is_committed():
+            raise CheckpointError(f"{checkpoint.path / COMMIT_MARKER_NAME} is damaged")
         there = ", ".join(str(c.step) for c in run.committed_checkpoints()) or "none"
         raise CheckpointError(
             f"{checkpoint.path} is no committed checkpoint: committed steps are {there}"

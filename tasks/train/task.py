@@ -28,7 +28,7 @@ from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
 from tasks.train.liveness import Liveness
-from tasks.train.outcome import JobEnd, end_of, made_steps, outcome_of, saved_step
+from tasks.train.outcome import JobEnd, end_of, is_saved, made_steps, outcome_of, saved_step
 from tasks.train.removal import remove_unneeded_checkpoints
 from tasks.train.stop import STOP_FILE
 from tasks.train.storage import require_storage
@@ -47,7 +47,7 @@ CHECKPOINT_COMMITTED = "overland.checkpoint.committed"
 def begin_attempt(config: RunConfig) -> int | None:
     """Number of the attempt to watch: the last one if it may still run, else a new one.
 
-    None when training is finished.
+    None when training is finished, and its last checkpoint still there.
     """
     raise_if_interrupted()
     run = RunDir(config.resolved_run_dir())
@@ -63,7 +63,15 @@ def begin_attempt(config: RunConfig) -> int | None:
         get_run_logger().info("attempt %d is picked up again", last.number)
         return last.number
     if record.outcome == "completed":
-        return None
+        if is_saved(run, config.train.steps):
+            return None
+        get_run_logger().warning(
+            "attempt %d was complete, but the checkpoint of step %d is not there any more, or is not "
+            "whole: training goes on from step %d",
+            last.number,
+            config.train.steps,
+            saved_step(run),
+        )
     return _start(config, run.attempt(last.number + 1))
 
 

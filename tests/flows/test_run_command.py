@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from configs.events import StepEvent, ValidationEvent
-from configs.rundir import RunDir
+from configs.rundir import COMMIT_MARKER_NAME, RunDir
 from tests.flows.helpers import overland, start_overland, tiny_config, wait_for
 
 # The first command, of `undisturbed`, is asked for before the server and starts Prefect's own.
@@ -146,6 +146,17 @@ def test_a_killed_flow_is_continued_with_the_same_job(tmp_path: Path, undisturbe
     assert summary_of(third.stdout)["final_step"] == 12
     left = [p for p in psutil.process_iter(["cmdline"]) if str(run.path) in str(p.info["cmdline"])]
     assert not left
+
+    # Its result is gone: what is missing is done again.
+    (run.checkpoint(12).path / COMMIT_MARKER_NAME).write_text("garbage")
+    fourth = overland("run", config, "--json")
+    assert fourth.returncode == 0, fourth.stderr
+    assert "its last checkpoint is gone or damaged" in fourth.stderr
+    assert "step_00000012 is passed over: its COMMITTED.json is damaged" in fourth.stderr
+    steps = [e.step for e in run.attempts()[1].events() if isinstance(e, StepEvent)]
+    assert steps == [9, 10, 11, 12]
+    assert run.committed_checkpoints()[-1].marker() is not None
+    assert losses(run) == losses(undisturbed)
 
 
 def test_an_interrupt_cancels_the_job_and_can_be_continued(

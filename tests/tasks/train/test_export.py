@@ -290,6 +290,11 @@ def test_uncommitted_checkpoint(run: RunDir) -> None:
     )
 
 
+def test_damaged_commit_marker(run: RunDir) -> None:
+    (checkpoint(run).path / "COMMITTED.json").write_text("{")
+    assert refusal(run) == f"{checkpoint(run).path}/COMMITTED.json is damaged"
+
+
 def test_step_without_checkpoint_names_those_there_are(run: RunDir) -> None:
     assert refusal(run, 6).endswith(
         "step_00000006 is no committed checkpoint: committed steps are 5"
