@@ -37,6 +37,7 @@ from configs.records import (
     Record,
     Verdict,
 )
+from configs.stacks import STACKS_FOLDER
 
 COMMIT_MARKER_NAME = "COMMITTED.json"
 _STEP_FOLDER = re.compile(r"step_(\d{8,})")
@@ -132,7 +133,7 @@ class AttemptDir:
     @property
     def stacks_dir(self) -> Path:
         """Stacks of the job's processes, one JSON file each, taken when it hung."""
-        return self.job_dir / "stacks"
+        return self.job_dir / STACKS_FOLDER
 
     def rank_log(self, rank: int) -> Path:
         return self.path / f"rank_{rank:05d}.log"

@@ -1,17 +1,24 @@
-"""Types of the files in attempts/N/job/stacks/: what each rank was doing when its job hung.
+"""Names and types of the files that tell what each rank was doing when its job hung, in attempts/N/job/.
 
-rank_RRRRR.json               one rank: position, state, stack; and of its Python child processes
-node_NAME.json                written last by each node: the ranks that it has asked
-collectives_rank_RRRRR.json   torch's own record of the rank's last collectives, where there is one
+stacks.request                       the newest request for them
+stacks/rank_RRRRR.json               one rank: position, state, stack; and of its Python child processes
+stacks/node_NAME.json                written last by each node: the ranks that it has asked
+stacks/collectives_rank_RRRRR.json   torch's own record of the rank's last collectives, where there is one
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal
 
 from pydantic import Field
 
 from configs.records import Record
+
+REQUEST_NAME = "stacks.request"
+STACKS_FOLDER = "stacks"
+RANK_FILES = "rank_*.json"
+"""All ranks' files, as a pattern."""
 
 
 class Frame(Record):
@@ -75,3 +82,11 @@ def node_file_name(node: str) -> str:
 def collectives_file_name(rank: int) -> str:
     """Name of the file with a rank's collectives."""
     return f"collectives_rank_{rank:05d}.json"
+
+
+def read_request(job_dir: Path) -> str:
+    """The newest request; empty when there was none."""
+    try:
+        return (job_dir / REQUEST_NAME).read_text().strip()
+    except FileNotFoundError:
+        return ""

@@ -158,10 +158,10 @@ def _kept_folder() -> Iterator[Path | None]:
     if not job_id or not job_dir:
         yield None
         return
-    from infra.launch.stacks import FOLDER_NAME
+    from configs.stacks import STACKS_FOLDER
 
     folder = progress_folder(job_id, Path(job_dir))
-    traces = Path(job_dir) / FOLDER_NAME
+    traces = Path(job_dir) / STACKS_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
     traces.mkdir(exist_ok=True)
     set_trace_variables(os.environ, folder, traces)

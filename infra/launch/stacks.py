@@ -15,16 +15,23 @@ from contextlib import suppress
 from pathlib import Path
 
 import psutil
-from pydantic import BaseModel, ValidationError
 
 from configs.files import write_text
 from configs.node import node_name
 from configs.progress import read_position, record_path, trigger_path
-from configs.stacks import NodeAnswer, RankStack, node_file_name, rank_file_name
+from configs.rundir import read_record, write_record
+from configs.stacks import (
+    RANK_FILES,
+    REQUEST_NAME,
+    STACKS_FOLDER,
+    NodeAnswer,
+    RankStack,
+    node_file_name,
+    rank_file_name,
+    read_request,
+)
 from infra.launch.process_stack import is_python, stack_of
 
-REQUEST_NAME = "stacks.request"
-FOLDER_NAME = "stacks"
 REQUEST_CHECK_S = 0.5
 NCCL_PIPE_PREFIX = "nccl_"
 _ANSWER_CHECK_S = 0.1
@@ -37,21 +44,19 @@ _AT_ONCE = 8
 def request_stacks(job_dir: Path, nodes: Iterable[str], *, timeout_s: float) -> list[Path]:
     """Ask the agents on `nodes` and wait for all of them; the ranks' files that are there by then."""
     request = uuid.uuid4().hex[:12]
-    folder = job_dir / FOLDER_NAME
+    folder = job_dir / STACKS_FOLDER
     write_text(job_dir / REQUEST_NAME, request)
     missing = {folder / node_file_name(node) for node in nodes}
     deadline = time.monotonic() + timeout_s
     while missing and time.monotonic() < deadline:
         missing = {path for path in missing if not _answers(path, NodeAnswer, request)}
         time.sleep(_ANSWER_CHECK_S)
-    return [p for p in sorted(folder.glob("rank_*.json")) if _answers(p, RankStack, request)]
+    return [p for p in sorted(folder.glob(RANK_FILES)) if _answers(p, RankStack, request)]
 
 
 def _answers(path: Path, kind: type[NodeAnswer | RankStack], request: str) -> bool:
-    try:
-        return kind.model_validate_json(path.read_bytes()).request == request
-    except (FileNotFoundError, ValidationError):
-        return False
+    record = read_record(path, kind)
+    return record is not None and record.request == request
 
 
 # --- the agent's side -----------------------------------------------------------------------------
@@ -63,9 +68,9 @@ def answer_requests(
     """Answer each request about the ranks of this node; never returns."""
     answered = ""
     while True:
-        request = _read_request(job_dir)
+        request = read_request(job_dir)
         if request not in ("", answered):
-            answer(job_dir / FOLDER_NAME, request, progress, ranks())
+            answer(job_dir / STACKS_FOLDER, request, progress, ranks())
             answered = request
         time.sleep(REQUEST_CHECK_S)
 
@@ -76,14 +81,13 @@ def answer(folder: Path, request: str, progress: Path, ranks: dict[int, psutil.P
     _ask_for_collectives(progress, ranks)
 
     def one(rank: int) -> None:
-        _write(
-            folder / rank_file_name(rank), _rank_stack(request, node, rank, ranks[rank], progress)
-        )
+        stack = _rank_stack(request, node, rank, ranks[rank], progress)
+        write_record(folder / rank_file_name(rank), stack)
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         list(pool.map(one, ranks))
     done = NodeAnswer(request=request, node=node, ranks=sorted(ranks))
-    _write(folder / node_file_name(node), done)
+    write_record(folder / node_file_name(node), done)
 
 
 def _rank_stack(
@@ -116,14 +120,3 @@ def _ask_for_collectives(progress: Path, ranks: Iterable[int]) -> None:
                 descriptor = os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
                 os.write(descriptor, b"1\n")
                 os.close(descriptor)
-
-
-def _read_request(job_dir: Path) -> str:
-    try:
-        return (job_dir / REQUEST_NAME).read_text().strip()
-    except FileNotFoundError:
-        return ""
-
-
-def _write(path: Path, record: BaseModel) -> None:
-    write_text(path, record.model_dump_json(indent=2) + "\n")

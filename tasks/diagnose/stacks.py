@@ -21,10 +21,16 @@ from configs.events import StartEvent
 from configs.progress import PHASES
 from configs.records import AttemptRecord, Verdict
 from configs.rundir import AttemptDir, read_record
-from configs.stacks import Frame, RankStack, collectives_file_name, rank_file_name
+from configs.stacks import (
+    RANK_FILES,
+    Frame,
+    RankStack,
+    collectives_file_name,
+    rank_file_name,
+    read_request,
+)
 from tasks.diagnose.verdicts import make_verdict
 
-_REQUEST_NAME = "stacks.request"
 _QUOTED_FRAMES = 3
 _QUOTED_RANKS = 3
 _IN_COLLECTIVE = re.compile(r"/torch/distributed/|/megatron/core/pipeline_parallel/p2p")
@@ -198,11 +204,8 @@ def _short(file: str) -> str:
 
 def _read_stacks(attempt: AttemptDir) -> dict[int, RankStack]:
     """The answers to the last request."""
-    try:
-        request = (attempt.job_dir / _REQUEST_NAME).read_text().strip()
-    except FileNotFoundError:
-        return {}
-    records = [read_record(path, RankStack) for path in attempt.stacks_dir.glob("rank_*.json")]
+    request = read_request(attempt.job_dir)
+    records = [read_record(path, RankStack) for path in attempt.stacks_dir.glob(RANK_FILES)]
     return {r.rank: r for r in records if r is not None and r.request == request}
 
 
