@@ -132,10 +132,18 @@ def _has_failed(trial: dict[str, Any]) -> bool:
 
 
 def _empty(folder: Path) -> Path:
-    folder = folder.expanduser().absolute()
-    folder.mkdir(parents=True, exist_ok=True)
-    if any(folder.iterdir()):
-        raise InputError(f"--folder {folder} is not empty: the trials need one of their own")
+    try:
+        folder = folder.expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise InputError(f"--folder {folder} is not empty: the trials need one of their own")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError) as error:  # RuntimeError: of ~NOBODY
+        why = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"--folder {folder} cannot be made or written ({why}): give a new or an empty folder"
+        ) from error
     return folder
 
 

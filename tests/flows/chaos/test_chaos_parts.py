@@ -249,3 +249,6 @@ def test_without_trials_nothing_is_started(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="is not empty"):
         run_chaos(trials=1, seed=0, folder=tmp_path)
+    for impossible in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match=f"--folder {impossible} cannot be made"):
+            run_chaos(trials=1, seed=0, folder=impossible)
