@@ -200,6 +200,31 @@ class EvaluationDir:
         return self.path / "responses"
 
     @property
+    def requests_dir(self) -> Path:
+        """All requests as they were enumerated, a file a task."""
+        return self.path / "requests"
+
+    @property
+    def documents_dir(self) -> Path:
+        """The documents that the requests were made of."""
+        return self.path / "documents"
+
+    @property
+    def claims_dir(self) -> Path:
+        """Which worker has taken which shard."""
+        return self.path / "claims"
+
+    @property
+    def times_dir(self) -> Path:
+        """What each worker has done when: the actual times beside the plan's."""
+        return self.path / "times"
+
+    @property
+    def target_scores_dir(self) -> Path:
+        """Scores of each task or group that was asked for, written as soon as it has its responses."""
+        return self.path / "scores"
+
+    @property
     def scores_path(self) -> Path:
         return self.path / "scores.json"
 

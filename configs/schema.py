@@ -253,8 +253,26 @@ class EvaluateConfig(Section):
     """1 gives scores that do not depend on how requests are batched."""
     bootstrap_iterations: NonNegativeInt = 100_000
     """Resamples for standard errors without a closed form, like perplexity's; 0: no standard errors."""
+    backend: Literal["hf", "vllm"] = "hf"
+    """What runs the model: transformers, or vLLM where it is installed."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] | None = None
+    """Precision of inference; auto: as the model was saved; None: auto on a GPU, float32 on the CPU."""
     cuda_device: NonNegativeInt | None = None
     """Number of a GPU that training leaves free, for inference; None: the CPU."""
+    cuda_devices: list[NonNegativeInt] = []
+    """Of several such GPUs, one worker on each; in place of `cuda_device`."""
+    workers: PositiveInt = 1
+    """Processes that answer at the same time, each with the model, where the CPU does it."""
+    cpu_threads: PositiveInt = 1
+    """Compute threads of such a worker; another number may change the last bits of answers."""
+    stage_mib_per_s: PositiveFloat | None = None
+    """Limit on a node's reading of the model from its folder; None: none."""
+    scorers: PositiveInt = 1
+    """Tasks that are scored at the same time."""
+    code_timeout_s: PositiveFloat = 600.0
+    """How long the scoring of a task that runs the model's code may take."""
+    code_memory_gib: PositiveFloat = 4.0
+    """Memory of each process of it."""
     every_nth: PositiveInt = 1
     """Evaluate every Nth committed checkpoint; the last one always."""
     timeout_s: PositiveFloat = 3600.0
