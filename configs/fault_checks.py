@@ -45,7 +45,9 @@ def _check_fault(config: RunConfig, fault: FaultConfig) -> Iterator[str]:
             f"({config.recovery.max_restarts}) allows {attempts} attempts"
         )
     yield from check_names(fault)
-    if fault.kind == "full_disk":
+    if fault.kind == "script":
+        yield from _check_script(fault)
+    elif fault.kind == "full_disk":
         yield from _check_save_step(config, fault.step)
     elif fault.kind == "corrupt_weights":
         yield from _check_replicas(config)
@@ -57,6 +59,13 @@ def _check_poison(fault: FaultConfig) -> Iterator[str]:
     for name, given in (("rank", fault.rank != 0), ("attempt", fault.attempt != 1)):
         if given:
             yield f"{name}: poison_data lies in the data, for all ranks and attempts: leave this out"
+
+
+def _check_script(fault: FaultConfig) -> Iterator[str]:
+    if fault.script is None:
+        yield "script is missing: kind script needs the path of a Python file"
+    elif not fault.script.is_file():
+        yield f"script ({fault.script}) is no file"
 
 
 def _check_replicas(config: RunConfig) -> Iterator[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,6 +29,7 @@ from flows.chaos.setup import (
     copy_prepared,
     prepare,
     trial_environment,
+    trial_folder,
     write_config,
     write_corpus,
 )
@@ -80,8 +80,7 @@ def run_chaos(
     if only is not None and only > trials:
         raise InputError(f"--trial {only} is none of --runs {trials}")
     made = folder is None
-    folder = Path(tempfile.mkdtemp(prefix="overland-chaos-")) if folder is None else folder
-    folder = _empty(folder)
+    folder = trial_folder(folder)
     plans = plans or make_plans(
         seed, trials, steps=STEPS, interval_steps=INTERVAL_STEPS, ranks=RANKS
     )
@@ -129,22 +128,6 @@ def _has_failed(trial: dict[str, Any]) -> bool:
     return bool(
         not trial["identical"] or trial["lost_steps"] or trial["leftovers"] or not trial["strikes"]
     )
-
-
-def _empty(folder: Path) -> Path:
-    try:
-        folder = folder.expanduser().absolute()
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise InputError(f"--folder {folder} is not empty: the trials need one of their own")
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except (OSError, RuntimeError) as error:  # RuntimeError: of ~NOBODY
-        why = getattr(error, "strerror", None) or error
-        raise InputError(
-            f"--folder {folder} cannot be made or written ({why}): give a new or an empty folder"
-        ) from error
-    return folder
 
 
 @contextmanager

@@ -8,12 +8,13 @@ import random
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from configs.errors import RunFailedError
+from configs.errors import InputError, RunFailedError
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
@@ -27,6 +28,25 @@ DOCUMENTS = 300
 _NOUNS = ("river", "teacher", "engine", "clock", "student", "garden", "bridge", "letter", "train")
 _VERBS = ("carries", "repairs", "remembers", "follows", "measures", "answers", "crosses", "paints")
 _ADJECTIVES = ("quiet", "old", "copper", "early", "seventh", "wooden", "distant", "narrow")
+
+
+def trial_folder(wanted: Path | None) -> Path:
+    """The folder of all trials: the one that is wanted, which must be empty, or a new one."""
+    if wanted is None:
+        return Path(tempfile.mkdtemp(prefix="overland-chaos-"))
+    try:
+        folder = wanted.expanduser().absolute()
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise InputError(f"--folder {folder} is not empty: the trials need one of their own")
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, RuntimeError) as error:  # RuntimeError: of ~NOBODY
+        why = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"--folder {wanted} cannot be made or written ({why}): give a new or an empty folder"
+        ) from error
+    return folder
 
 
 def write_corpus(folder: Path, seed: int) -> Path:

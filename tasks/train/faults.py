@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import runpy
 import signal
 import time
 from collections.abc import Sequence
@@ -40,13 +41,18 @@ class Faults:
             raise ConfigError(f"faults: {problems[0]}")
 
     def before_step(self, step: int, optimizer: Any = None) -> None:
-        """Strike just before the step runs: kill, raise, hang, sleep, or flip a bit of a weight."""
+        """Strike just before the step runs: kill, raise, hang, sleep, run a script, or flip a bit."""
         for fault in self._faults:
             if fault.kind == "slow" and fault.step <= step < fault.step + fault.steps:
                 self._sleep(fault, step)
             elif fault.kind == "corrupt_weights" and fault.step == step:
                 self._announce(fault)
                 flip_bit(optimizer)
+            elif fault.kind == "script" and fault.step == step:
+                self._announce(fault)
+                runpy.run_path(
+                    str(fault.script), {"optimizer": optimizer, "step": step}, run_name="__main__"
+                )
             elif fault.kind in _ENDING and fault.step == step:
                 self._announce(fault)
                 _strike(fault)

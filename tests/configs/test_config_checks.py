@@ -199,6 +199,11 @@ def test_checkpoints_without_evaluation_need_no_tasks() -> None:
             "RuntimeError, or one of torch, like torch.OutOfMemoryError",
         ),
         (
+            {"kind": "script"},
+            "script is missing: kind script needs the path of a Python file",
+        ),
+        ({"kind": "script", "script": "gone.py"}, "script (gone.py) is no file"),
+        (
             {"kind": "full_disk", "step": 130},
             "step (130): a full disk strikes a save, and with checkpoint.interval_steps (50) there "
             "is none at this step: 100 or 150 would do",

@@ -254,8 +254,8 @@ def test_yaml_tags_run_nothing(write: Write) -> None:
         ),
         (
             "faults: [{step: 3}]",
-            "faults[0].kind is missing: give one of kill, exception, full_disk, hang, slow, "
-            "corrupt_weights, poison_data",
+            "faults[0].kind is missing: give one of kill, exception, script, full_disk, hang, "
+            "slow, corrupt_weights, poison_data",
         ),
         (
             "data: {packages: [{name: a, version: '1', sha256: b}]}",
