@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import TypeGuard
 
 from configs.errors import ConfigError
-from configs.schema import FaultConfig, RunConfig
+from configs.fault_schema import FaultConfig
+from configs.schema import RunConfig
 
 
 def check_faults(config: RunConfig) -> Iterator[str]:

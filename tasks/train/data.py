@@ -19,11 +19,12 @@ import numpy as np
 import torch
 
 from configs.errors import CorpusError
+from configs.fault_schema import FaultConfig
 from configs.files import sha256_of_json, sync_directory, sync_file
 from configs.records import DataManifest, SplitRecord
 from configs.rundir import RunDir
 from configs.samples import SampleStream, Span
-from configs.schema import FaultConfig, RunConfig
+from configs.schema import RunConfig
 from tasks.train.distributed import World
 from tasks.train.mcore import GPTDataset, GPTDatasetConfig, Split
 from tasks.train.poison import PoisonedSamples, Samples, poisons_of

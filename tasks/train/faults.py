@@ -15,7 +15,7 @@ import torch
 from configs.errors import ConfigError
 from configs.events import FaultEvent
 from configs.fault_checks import check_names, exception_type
-from configs.schema import FaultConfig
+from configs.fault_schema import FaultConfig
 from tasks.train.events import EventLog
 
 logger = logging.getLogger(__name__)

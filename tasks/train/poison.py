@@ -12,7 +12,8 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from configs.schema import FaultConfig, RunConfig
+from configs.fault_schema import FaultConfig
+from configs.schema import RunConfig
 
 
 class Samples(Protocol):

@@ -12,9 +12,9 @@ import torch
 from training_jobs import VOCAB_SIZE, make_config
 
 from configs.events import FaultEvent
+from configs.fault_schema import FaultConfig
 from configs.files import read_json_lines
 from configs.rundir import RunDir
-from configs.schema import FaultConfig
 from tasks.train import faults as faults_module
 from tasks.train.data import Datasets, MicroBatches, open_datasets
 from tasks.train.distributed import World

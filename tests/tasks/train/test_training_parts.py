@@ -11,8 +11,9 @@ import torch
 
 from configs.errors import ConfigError
 from configs.events import EndEvent
+from configs.fault_schema import FaultConfig
 from configs.files import read_json_lines
-from configs.schema import FaultConfig, ModelConfig, TrainConfig
+from configs.schema import ModelConfig, TrainConfig
 from configs.shapes import count_parameters, padded_vocab_size
 from tasks.train.distributed import compute_threads, resolve_dtype
 from tasks.train.events import EventLog
