@@ -15,7 +15,7 @@ from configs.errors import EvaluationError
 from tasks.evaluate.schedule_bound import fluid_end_s, johnson_order, lower_bound
 from tasks.evaluate.schedule_bound_packed import packed_bound_s
 from tasks.evaluate.schedule_cut import cut_pieces, infer_ends_s
-from tasks.evaluate.schedule_fill import Costs, Piece, Spread, fill
+from tasks.evaluate.schedule_fill import Costs, Piece, fill
 from tasks.evaluate.schedule_metrics import latest_infer_ends_s, run_metrics
 from tasks.evaluate.schedule_types import (
     PlannedMetric,
@@ -42,7 +42,6 @@ _HALVINGS = 7
 """Of the range in which the earliest end is searched."""
 _EARLY = (1.0, 1.02, 1.1, 1.3)
 """How much later than at best all inference may end, before the metrics alone set its deadlines."""
-_SPREADS: tuple[Spread, ...] = ("level", "tight")
 
 
 def plan_shards(
@@ -139,10 +138,9 @@ class _Search:
         for order in self._orders:
             latest_s = latest_infer_ends_s(self._items, order, self._cpu_cores, end_s)
             deadlines_s = [min(latest, infer_end_s, end_s) for latest in latest_s]
-            for spread in _SPREADS:
-                pieces = fill(self._items, self._ready_s, deadlines_s, self._costs, spread)
-                if pieces is not None:
-                    return pieces
+            pieces = fill(self._items, self._ready_s, deadlines_s, self._costs)
+            if pieces is not None:
+                return pieces
         return None
 
 

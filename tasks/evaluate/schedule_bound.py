@@ -39,14 +39,15 @@ class LowerBound(Record):
         return max(self.load_s, self.gpu_s, self.chain_s, self.cpu_s)
 
 
-def lower_bound(
-    items: Sequence[WorkItem], workers: Sequence[Worker], cpu_cores: int
-) -> LowerBound:
+def lower_bound(items: Sequence[WorkItem], workers: Sequence[Worker], cpu_cores: int) -> LowerBound:
     """The bound for this work on these workers."""
     ready_s = sorted(worker.ready_s for worker in workers)
     heads_s = [earliest_end_s(item, ready_s) for item in items]
     chain_s = max(
-        (head + item.metric_s / item.metric_parts for head, item in zip(heads_s, items)),
+        (
+            head + item.metric_s / item.metric_parts
+            for head, item in zip(heads_s, items, strict=True)
+        ),
         default=0.0,
     )
     to_infer = [item for item in items if item.requests]
@@ -85,7 +86,9 @@ def earliest_end_s(item: WorkItem, ready_s: Sequence[float]) -> float:
         for ready in ready_s
         for extra in (0, 1)
     )
-    at = bisect_left(ends, True, key=lambda end: _capacity(end, ready_s, request_s) >= item.requests)
+    at = bisect_left(
+        ends, True, key=lambda end: _capacity(end, ready_s, request_s) >= item.requests
+    )
     return max(low, ends[at]) if at < len(ends) else low
 
 
@@ -101,18 +104,19 @@ def _gpu_bound_s(items: Sequence[WorkItem], ready_s: Sequence[float], known_s: f
     ordered = sorted(items, key=lambda item: -item.metric_s / item.metric_parts)
     totals_s = list(accumulate(item.infer_s for item in ordered))
     best_s = 0.0
-    for item, total_s in zip(ordered, totals_s):
+    for item, total_s in zip(ordered, totals_s, strict=True):
         best_s = max(best_s, fluid_end_s(total_s, ready_s) + item.metric_s / item.metric_parts)
     longest_s = max((item.request_s for item in ordered), default=0.0)
     if longest_s <= _COARSE_SHARE * max(best_s, known_s):
         return best_s
     units: list[Units] = []
-    for at, (item, total_s) in enumerate(zip(ordered, totals_s)):
+    for at, (item, total_s) in enumerate(zip(ordered, totals_s, strict=True)):
         tail_s = item.metric_s / item.metric_parts
         units.append((item.request_s, item.requests))
         # A later task's request that is longer than its deadline is later begins before this one's.
         begun_s = sum(
-            later.requests * max(later.request_s - tail_s + later.metric_s / later.metric_parts, 0.0)
+            later.requests
+            * max(later.request_s - tail_s + later.metric_s / later.metric_parts, 0.0)
             for later in ordered[at + 1 :]
         )
         fluid_s = fluid_end_s(total_s + begun_s, ready_s)
@@ -147,7 +151,9 @@ def _cpu_bound_s(
 ) -> float:
     """For each moment: metrics whose inference cannot be done before it must all run after it; and
     Johnson's rule, for all workers and all cores as one fast machine each."""
-    measured = [(head, item) for head, item in zip(heads_s, items) if item.metric_s > 0]
+    measured = [
+        (head, item) for head, item in zip(heads_s, items, strict=True) if item.metric_s > 0
+    ]
     if not measured:
         return 0.0
     parts = sum(item.metric_parts for _, item in measured)

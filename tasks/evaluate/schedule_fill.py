@@ -2,13 +2,12 @@
 
 Tasks go in the order of their deadlines to the worker with most room, whole where they fit, else cut
 at the deadline (McNaughton's wrap-around rule: few cuts, no gaps). Long requests, which leave gaps,
-are placed before all others, the longest first, and the short ones run around them.
+are placed before all others, in one of several ways, and the short ones run around them.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,18 @@ from typing import Literal
 from tasks.evaluate.schedule_types import PlanOptions, WorkItem
 
 COARSE_SHARE = 0.02
-"""A request that takes more than this share of the time there is, is placed before the others."""
+"""A request that takes more than this share of the whole plan's time, is placed before the others."""
 _EPSILON = 1e-9
 
-Spread = Literal["tight", "level"]
-"""How long requests are placed: on the workers with least room, or on those with most."""
+Way = tuple[Literal["longest", "due"], Literal["level", "tight"]]
+"""How long requests are placed: the longest first or those that are due first, on the workers with
+most room or with least."""
+WAYS: tuple[Way, ...] = (
+    ("longest", "level"),
+    ("longest", "tight"),
+    ("due", "level"),
+    ("due", "tight"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +85,33 @@ def fill(
     ready_s: Sequence[float],
     deadlines_s: Sequence[float],
     costs: Costs,
-    spread: Spread,
 ) -> list[list[Piece]] | None:
     """Each worker's pieces in the order in which it does them; None where a deadline cannot be met."""
-    loads = [_Load(ready) for ready in ready_s]
-    span_s = max(deadlines_s, default=0.0) - min(ready_s)
+    long_s = COARSE_SHARE * max([0.0, *deadlines_s])
     todo = [at for at, item in enumerate(items) if item.requests]
-    is_long = {at for at in todo if items[at].request_s > max(COARSE_SHARE * span_s, 0.0)}
-    for at in sorted(is_long, key=lambda at: (-items[at].request_s, deadlines_s[at])):
+    is_long = {at for at in todo if items[at].request_s > long_s}
+    for way in WAYS if is_long else WAYS[:1]:
+        filled = _fill(items, ready_s, deadlines_s, costs, todo, is_long, way)
+        if filled is not None:
+            return filled
+    return None
+
+
+def _fill(
+    items: Sequence[WorkItem],
+    ready_s: Sequence[float],
+    deadlines_s: Sequence[float],
+    costs: Costs,
+    todo: list[int],
+    is_long: set[int],
+    way: Way,
+) -> list[list[Piece]] | None:
+    loads = [_Load(ready) for ready in ready_s]
+    first, spread = way
+    long = sorted(is_long, key=lambda at: (-items[at].request_s, deadlines_s[at], at))
+    if first == "due":
+        long.sort(key=lambda at: deadlines_s[at])
+    for at in long:
         if not _place_long(items[at], at, loads, deadlines_s[at], costs, spread):
             return None
     short = sorted(
@@ -112,7 +137,7 @@ def _place_long(
     loads: list[_Load],
     deadline_s: float,
     costs: Costs,
-    spread: Spread,
+    spread: Literal["level", "tight"],
 ) -> bool:
     """Place a task of long requests, some on each worker."""
     request_s = item.request_s * (1 + costs.per_s)
@@ -134,9 +159,7 @@ def _place_long(
     return True
 
 
-def _levelled(
-    requests: int, rooms: list[float], fits: list[int], request_s: float
-) -> list[int]:
+def _levelled(requests: int, rooms: list[float], fits: list[int], request_s: float) -> list[int]:
     """Give each request to the worker with most room left."""
     heap = [(-room, worker) for worker, room in enumerate(rooms) if fits[worker]]
     heapq.heapify(heap)
@@ -180,9 +203,7 @@ def _place_short(
     return not left
 
 
-def _put(
-    load: _Load, at: int, count: int, deadline_s: float, work_s: float, *, long: bool
-) -> None:
+def _put(load: _Load, at: int, count: int, deadline_s: float, work_s: float, *, long: bool) -> None:
     load.pieces.append(Piece(at, count, deadline_s, work_s))
     if long:
         insort(load.long, (deadline_s, work_s))
