@@ -41,11 +41,11 @@ from configs.schema import (
     TrainConfig,
 )
 from configs.shapes import count_parameters, padded_vocab_size
+from tasks.train.node_memory import SHARED_MEMORY, free_bytes, give_back
 
 RESULT_FILE = "bench.json"
 RESTART_FILE = "restart.json"
 LEAST_SAVES = 2
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (the memory that processes share)
 
 _GIB = 1 << 30
 # Copies of the state that are there at the same time, over all arms: the training state with its
@@ -79,7 +79,7 @@ def bench_checkpoint(*, saves: int = 5, config: RunConfig | None = None) -> dict
             result: dict[str, Any] = json.loads((run.path / RESULT_FILE).read_text())
             return result | _restarts(run, config, result.pop("saved_digest"))
         finally:
-            _give_memory_back(run)
+            give_back(run.path)  # snapshots outlive the processes that made them
 
 
 def _restarts(run: RunDir, config: RunConfig, saved: dict[str, int]) -> dict[str, Any]:
@@ -109,13 +109,6 @@ def _run_job(run: RunDir, config: RunConfig, module: str, *arguments: str) -> No
     if done.returncode != 0:
         logs = [path.read_text()[-4000:] for path in run.attempt(1).path.glob("rank_*.log")]
         raise RunFailedError("\n".join(["the benchmark job failed", done.stderr[-2000:], *logs]))
-
-
-def _give_memory_back(run: RunDir) -> None:
-    """Snapshots outlive the processes that made them, which is what they are for."""
-    from tasks.train.buffers import run_folder
-
-    shutil.rmtree(run_folder(run.path), ignore_errors=True)
 
 
 def default_config(*, on_gpu: bool) -> RunConfig:
@@ -161,11 +154,10 @@ def vocab_size(config: RunConfig) -> int:
 
 def check_room(state_bytes: int, folder: Path) -> None:
     """Refuse to start what would not fit."""
-    shared = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
     memory = psutil.virtual_memory().available
     needed = (
         ("memory", memory, _COPIES_IN_MEMORY * state_bytes + _PROCESSES_BYTES),
-        (f"memory in {SHARED_MEMORY}", shared, _COPIES_IN_SHARED_MEMORY * state_bytes),
+        (f"memory in {SHARED_MEMORY}", free_bytes(), _COPIES_IN_SHARED_MEMORY * state_bytes),
         (f"disk at {folder.parent}", shutil.disk_usage(folder).free, _COPIES_ON_DISK * state_bytes),
     )
     for what, free, wanted in needed:

@@ -1,13 +1,9 @@
 """The host memory that snapshots are copied into: allocated once, shared with the writer process.
 
-    /dev/shm/overland-UID/RUN/rank_00003/
-      buffer_0, buffer_1     the chunks that this rank holds, one after another
-      buffer_0.json          what is in it; absent while it is being filled
-
-In /dev/shm the buffers outlive the process, so that a restart on the same node finds the newest
-snapshot there. Where that is too small (or not wanted), they are anonymous memory, which only the
-writer process sees. Files are locked by the process that uses them; what a run has left behind for
-a day is removed by the next run on the node.
+In /dev/shm (tasks/train/node_memory.py says where) the buffers outlive the process, so that a restart
+on the same node finds the newest snapshot there. Where that is too small (or not wanted), they are
+anonymous memory, which only the writer process sees. Files are locked by the process that uses them;
+what a run has left behind for a day is removed by the next run on the node.
 """
 
 from __future__ import annotations
@@ -31,32 +27,22 @@ import torch
 
 from configs.errors import CheckpointError
 from configs.files import sha256_of_json
-from configs.records import Record
 from tasks.train.chunks import Chunk
+from tasks.train.node_memory import (
+    LAYOUT_NAME,
+    LOCK_NAME,
+    Snapshot,
+    buffer_name,
+    header_of,
+    read_header,
+)
 
 logger = logging.getLogger(__name__)
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (node memory is what is wanted)
 _ALIGNMENT_BYTES = 64
-_LEFTOVER_AGE_S = 24 * 3600.0
-_LOCK_NAME = "lock"
 _MADV_POPULATE_WRITE = 23
 _MAPPED_AT_ONCE_BYTES = 1 << 20
 _PAUSE_S = 0.0002
-
-
-class Snapshot(Record):
-    """What a full buffer holds."""
-
-    step: int
-    attempt: int
-    token: str
-    """Names the attempt: a run directory of the same name, made anew, has another one."""
-    consumed_samples: int
-    optimizer_step: float
-    schedule: dict[str, Any]
-    checksum: int = 0
-    """Of the buffer's bytes; see Buffer.checksum."""
 
 
 @dataclass(frozen=True)
@@ -160,10 +146,7 @@ class Buffer:
         """What an earlier process has left in it."""
         if self.is_anonymous:
             return None
-        try:
-            self.snapshot = Snapshot.model_validate_json(self._header.read_bytes())
-        except (OSError, ValueError):
-            self.snapshot = None
+        self.snapshot = read_header(self.path)
         return self.snapshot
 
     def map_pages(self) -> None:
@@ -185,7 +168,7 @@ class Buffer:
 
     @property
     def _header(self) -> Path:
-        return self.path.with_name(f"{self.path.name}.json")
+        return header_of(self.path)
 
 
 class SnapshotBuffers:
@@ -200,7 +183,7 @@ class SnapshotBuffers:
             self._claim(folder)
         parent = folder or Path()
         self.all = [
-            Buffer(parent / f"buffer_{i}", layout.size_bytes, is_anonymous=folder is None)
+            Buffer(parent / buffer_name(i), layout.size_bytes, is_anonymous=folder is None)
             for i in range(count)
         ]
         for buffer in self.all:
@@ -209,20 +192,20 @@ class SnapshotBuffers:
     def _claim(self, folder: Path) -> None:
         """Lock the folder; what another layout has left there is removed."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._lock = os.open(folder / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise CheckpointError(
                 f"the snapshot buffers in {folder} are in use: another job of this run is alive"
             ) from error
-        mark = folder / "layout.json"
+        mark = folder / LAYOUT_NAME
         fingerprint = self.layout.fingerprint()
         with suppress(OSError, ValueError):
             if json.loads(mark.read_text()) == fingerprint:
                 return
         for path in folder.iterdir():
-            if path.name != _LOCK_NAME:
+            if path.name != LOCK_NAME:
                 path.unlink()
         mark.write_text(json.dumps(fingerprint))
 
@@ -260,37 +243,6 @@ class SnapshotBuffers:
                 self.folder.parent.rmdir()
 
 
-def run_folder(run_path: Path) -> Path:
-    """Where snapshots of a run directory are kept in the node's memory."""
-    return _user_folder() / sha256_of_json(str(run_path))[:16]
-
-
-def remove_leftovers(*, keep: Path) -> None:
-    """Remove what runs that ended long ago have left in this node's memory; `keep` is this run's."""
-    for folder in _user_folder().glob("*/rank_*"):
-        if folder.parent == keep:
-            continue
-        with suppress(OSError):  # in use, removed meanwhile by another run, or none of ours
-            if time.time() - _last_used(folder) >= _LEFTOVER_AGE_S:
-                _remove_unused(folder)
-
-
-def _remove_unused(folder: Path) -> None:
-    with open(folder / _LOCK_NAME, "rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        logger.warning("removing snapshots that an earlier run left in %s", folder)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_bytes(folder: Path = SHARED_MEMORY) -> int:
-    """Memory that is free for files in /dev/shm; 0 where there is none."""
-    try:
-        found = os.statvfs(folder)
-    except OSError:
-        return 0
-    return found.f_bavail * found.f_frsize
-
-
 def copy_bytes(source: torch.Tensor, target: torch.Tensor) -> None:
     """Copy a host tensor, in this thread alone and without holding Python's lock.
 
@@ -300,11 +252,3 @@ def copy_bytes(source: torch.Tensor, target: torch.Tensor) -> None:
         ctypes.memmove(target.data_ptr(), source.data_ptr(), source.nbytes)
     else:
         target.copy_(source)
-
-
-def _user_folder() -> Path:
-    return SHARED_MEMORY / f"overland-{os.getuid()}"
-
-
-def _last_used(folder: Path) -> float:
-    return max((path.stat().st_mtime for path in folder.iterdir()), default=0.0)

@@ -8,21 +8,17 @@ is fixed, but a save names its attempt, and a file's hash would tell that too.
 from __future__ import annotations
 
 import hashlib
-import json
-import shutil
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from configs.errors import CheckpointError
 from configs.rundir import CheckpointDir, RunDir
-from tasks.train.buffers import run_folder
 from tasks.train.checkpoint_files import check_files
 from tasks.train.checkpoint_format import COMMON_FILE, METADATA_FILE, SAVING_FILE, part_file
 from tasks.train.checkpoint_read import CheckpointReader
+from tasks.train.node_memory import common_steps, give_back, held_snapshots
 from tasks.train.pickles import check_torch_file
 
 
@@ -91,26 +87,10 @@ def held_step(run: RunDir, ranks: int) -> int:
 
 def snapshot_step(run: RunDir, ranks: int) -> int:
     """The newest step that every rank has a snapshot of; 0 where there is none."""
-    folder = run_folder(run.path)
-    first, *others = (_headers(run, folder / f"rank_{rank:05d}") for rank in range(ranks))
-    common = [s for s, token in first.items() if all(o.get(s) == token for o in others)]
-    return max(common, default=0)
-
-
-def _headers(run: RunDir, folder: Path) -> dict[int, str]:
-    """Step -> token of the snapshots in a rank's buffers that are of this run."""
-    found = {}
-    for path in folder.glob("buffer_?.json"):
-        with suppress(OSError, ValueError):
-            header = json.loads(path.read_bytes())
-            if run.attempt(header["attempt"]).token_path.read_text() == header["token"]:
-                found[int(header["step"])] = str(header["token"])
-    return found
+    held = [{s.step: s.token for s in held_snapshots(run, rank)} for rank in range(ranks)]
+    return max(common_steps(held), default=0)
 
 
 def give_memory_back(run: RunDir) -> bool:
     """Remove what a run has left in this node's memory; returns whether there was anything."""
-    folder = run_folder(run.path)
-    was_there = folder.exists()
-    shutil.rmtree(folder, ignore_errors=True)
-    return was_there
+    return give_back(run.path)

@@ -26,12 +26,13 @@ from configs.events import CheckpointEvent, SnapshotEvent
 from configs.records import CommitMarker
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
-from tasks.train.buffers import Buffer, Snapshot, SnapshotBuffers
+from tasks.train.buffers import Buffer, SnapshotBuffers
 from tasks.train.checkpoint_format import SaveRequest
 from tasks.train.chunks import chunks_of
 from tasks.train.distributed import World
 from tasks.train.memory_load import new_token, open_buffers
 from tasks.train.moment import CommonTemplate, Moment
+from tasks.train.node_memory import Snapshot
 from tasks.train.snapshot import make_copier, refresh_random_state
 from tasks.train.state import TrainingState
 from tasks.train.storage import checkpoint_url

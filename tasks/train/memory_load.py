@@ -17,8 +17,8 @@ from configs.lineage import Lineage
 from configs.memory import GIB, readable
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import CheckpointConfig
-from tasks.train import buffers as node_memory
-from tasks.train.buffers import Buffer, Layout, Snapshot, SnapshotBuffers
+from tasks.train import node_memory
+from tasks.train.buffers import Buffer, Layout, SnapshotBuffers
 from tasks.train.chunks import Chunk, held_by
 from tasks.train.distributed import World
 from tasks.train.mcore import parallel_state
@@ -36,9 +36,8 @@ def open_buffers(
     ConfigError when they fit nowhere, with the numbers that would.
     """
     layout = Layout.of(held_by(chunks, world.data_rank))
-    folder = node_memory.run_folder(run.path)
-    mine = folder / f"rank_{world.rank:05d}"
-    used = sum(path.stat().st_blocks * 512 for path in mine.glob("buffer_?"))
+    mine = node_memory.rank_folder(run.path, world.rank)
+    used = node_memory.used_bytes(mine)
     needed = layout.size_bytes * settings.buffers
     gathered: list[tuple[str, int, int, int]] = [("", 0, 0, 0)] * world.size
     dist.all_gather_object(
@@ -54,7 +53,7 @@ def open_buffers(
         if is_persistent and total > free:
             is_persistent = _does_not_fit(settings, node, total, free, world)
     if is_persistent and world.local_rank == 0:
-        node_memory.remove_leftovers(keep=folder)
+        node_memory.remove_leftovers(keep=node_memory.run_folder(run.path))
     if world.is_main:
         where = "in /dev/shm" if is_persistent else "in anonymous memory: none outlives its process"
         size = readable(needed)
@@ -111,25 +110,16 @@ def newest_common_step(
     run: RunDir, buffers: SnapshotBuffers, world: World, lineage: Lineage
 ) -> int | None:
     """The latest step whose snapshot every rank still holds, and no rollback has made void."""
-
-    def is_usable(snapshot: Snapshot) -> bool:
-        token = run.attempt(snapshot.attempt).token_path
-        return (
-            token.is_file()
-            and token.read_text() == snapshot.token
-            and not lineage.is_void(attempt=snapshot.attempt, step=snapshot.step)
-        )
-
+    held = [b.snapshot for b in buffers.snapshots().values() if b.snapshot is not None]
     mine = {
-        step: buffer.snapshot.token
-        for step, buffer in buffers.snapshots().items()
-        if buffer.snapshot is not None and is_usable(buffer.snapshot)
+        snapshot.step: snapshot.token
+        for snapshot in held
+        if snapshot.is_of(run) and not lineage.is_void(attempt=snapshot.attempt, step=snapshot.step)
     }
     gathered: list[dict[int, str]] = [{}] * world.size
     dist.all_gather_object(gathered, mine, group=world.control)
-    first, *others = gathered
-    common = [s for s, token in first.items() if all(o.get(s) == token for o in others)]
-    return next((s for s in sorted(common, reverse=True) if _is_intact(buffers, s, world)), None)
+    common = sorted(node_memory.common_steps(gathered), reverse=True)
+    return next((s for s in common if _is_intact(buffers, s, world)), None)
 
 
 def _is_intact(buffers: SnapshotBuffers, step: int, world: World) -> bool:

@@ -18,7 +18,7 @@ from training_jobs import STEPS, JobResult, run_training_job
 from configs.events import CheckpointEvent, SnapshotEvent, StartEvent
 from configs.records import Action
 from configs.rundir import RunDir, write_record
-from tasks.train.buffers import run_folder
+from tasks.train.node_memory import rank_folder, run_folder
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def test_a_snapshot_that_one_rank_has_lost_is_not_used(new_run: NewRun) -> None:
     run, fault = new_run(), {"kind": "kill", "step": 5, "rank": 1}
     killed = run_training_job(run, 1, {"checkpoint": BACKGROUND, "faults": [fault]})
     assert killed.exit_code != 0
-    for header in (run_folder(run.path) / "rank_00001").glob("*.json"):
+    for header in rank_folder(run.path, 1).glob("*.json"):
         header.unlink()
     resumed = run_training_job(run, 2, {"checkpoint": BACKGROUND})
     assert resumed.exit_code == 0, resumed.explain()
@@ -131,7 +131,7 @@ def test_a_damaged_snapshot_is_passed_over_for_an_older_one(
 ) -> None:
     run, fault = new_run(), {"kind": "kill", "step": 8, "rank": 1}
     run_training_job(run, 1, {"checkpoint": BACKGROUND, "faults": [fault]})
-    folder = run_folder(run.path) / "rank_00001"
+    folder = rank_folder(run.path, 1)
     held = {json.loads(h.read_text())["step"]: h for h in folder.glob("buffer_?.json")}
     assert set(held) == {3, 6}
     damage(held[6].with_suffix(""))
@@ -146,7 +146,7 @@ def test_buffers_that_cannot_be_kept_in_memory_end_no_run_that_may_do_without(
     new_run: NewRun,
 ) -> None:
     run = new_run()
-    obstacle = run_folder(run.path) / "rank_00000"
+    obstacle = rank_folder(run.path, 0)
     obstacle.parent.mkdir(parents=True)
     obstacle.write_text("no folder")
     refused = run_training_job(run, 1, {"checkpoint": BACKGROUND})
@@ -220,7 +220,7 @@ def test_memory_that_does_not_fit_is_refused_with_numbers(new_run: NewRun) -> No
 def strike_writer(run: RunDir, number: signal.Signals, struck: list[int]) -> None:
     """Send a signal to rank 0's writer once the first snapshot is there."""
     deadline = time.monotonic() + 60
-    snapshot = run_folder(run.path) / "rank_00000"
+    snapshot = rank_folder(run.path, 0)
     while not list(snapshot.glob("buffer_?.json")) and time.monotonic() < deadline:
         time.sleep(0.01)
     for process in psutil.process_iter():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ from configs.errors import CheckpointError
 from configs.records import CommitMarker
 from configs.rundir import COMMIT_MARKER_NAME, RunDir
 from tasks.train import persist
-from tasks.train.buffers import run_folder
 from tasks.train.chaos import digest_of_checkpoint, give_memory_back, held_step
 from tasks.train.checkpoint_format import SaveRequest
+from tasks.train.node_memory import Snapshot, buffer_name, header_of, rank_folder, run_folder
 
 STEP = 5
 
@@ -98,10 +97,13 @@ def run(tmp_path: Path) -> Iterator[RunDir]:
 
 
 def leave_snapshot(run: RunDir, rank: int, buffer: int, step: int, token: str = "mine") -> None:
-    folder = run_folder(run.path) / f"rank_{rank:05d}"
-    folder.mkdir(parents=True, exist_ok=True)
-    header = {"step": step, "attempt": 1, "token": token}
-    (folder / f"buffer_{buffer}.json").write_text(json.dumps(header))
+    path = rank_folder(run.path, rank) / buffer_name(buffer)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.touch()
+    snapshot = Snapshot(
+        step=step, attempt=1, token=token, consumed_samples=0, optimizer_step=0.0, schedule={}
+    )
+    header_of(path).write_text(snapshot.model_dump_json())
 
 
 def test_a_snapshot_counts_when_every_rank_holds_it(run: RunDir) -> None:
