@@ -14,6 +14,7 @@ from pydantic import Field, field_validator
 
 from configs.diagnose_schema import DiagnoseConfig
 from configs.fault_schema import FaultConfig
+from configs.nodecheck_schema import NodeCheckConfig
 from configs.sections import (
     Fraction,
     NonNegativeFloat,
@@ -205,6 +206,7 @@ class RecoveryConfig(Section):
     """The first step may take this long; with a new data set, the indexing of its samples included."""
     stop_grace_s: PositiveFloat = 120.0
     """How long a job that is asked to stop may take to save and leave."""
+    node_check: NodeCheckConfig = NodeCheckConfig()
 
 
 class EvaluateConfig(Section):

@@ -50,7 +50,12 @@ class JobSpec:
     """Added to the submitter's environment."""
     distributed: bool = False
     """Start under torchrun, `processes_per_node` ranks on each of `nodes`, no restarts of its own."""
+    each_node: bool = False
+    """Start the program itself once on each of `nodes`, without torchrun; one that fails, or a node that
+    is lost, does not end the others."""
     nodes: int = 1
+    more_nodes: int = 0
+    """With each_node: so many more, if they are free when the job starts."""
     processes_per_node: int = 1
     gpus_per_node: int = 0
     time_limit_s: float | None = None
@@ -61,6 +66,8 @@ class JobSpec:
     """From SIGTERM to SIGKILL when the job is ended for another reason than `cancel`: its time limit,
     or a machine that goes down."""
     exclude_nodes: tuple[str, ...] = ()
+    need_nodes: tuple[str, ...] = ()
+    """These must be among the job's nodes."""
 
 
 @dataclass(frozen=True)

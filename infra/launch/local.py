@@ -134,6 +134,9 @@ def _check(spec: JobSpec) -> None:
         raise LaunchError(f"job {spec.key!r} wants {spec.nodes} nodes; the local launcher has 1")
     if node in spec.exclude_nodes:
         raise LaunchError(f"job {spec.key!r} excludes {node!r}, the local launcher's only node")
+    if set(spec.need_nodes) - {node}:
+        needed = ", ".join(spec.need_nodes)
+        raise LaunchError(f"job {spec.key!r} needs {needed}; the local launcher has {node!r} only")
     if not spec.argv or not all(spec.argv[:1]):
         raise LaunchError(f"job {spec.key!r} names no program: argv must not be empty")
     if spec.processes_per_node < 1:

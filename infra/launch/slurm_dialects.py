@@ -52,6 +52,10 @@ class Dialect:
             job["kill_warning_delay"] = _number(request.warning_s)
         if request.exclude_nodes:
             job["excluded_nodes"] = list(request.exclude_nodes)
+        if request.need_nodes:
+            job["required_nodes"] = list(request.need_nodes)
+        if request.survives_nodes:
+            job["kill_on_node_fail"] = False
         return {"script": request.script, "job": job}
 
     def job(self, value: dict[str, Any]) -> SlurmJob:
@@ -121,6 +125,10 @@ class OldDialect(Dialect):
             job["signal"] = f"{WARNING_SIGNAL}@{request.warning_s}"
         if request.exclude_nodes:
             job["exclude_nodes"] = ",".join(request.exclude_nodes)
+        if request.need_nodes:
+            job["nodelist"] = ",".join(request.need_nodes)
+        if request.survives_nodes:
+            job["no_kill"] = True
         return {"script": request.script, "job": job}
 
     def _exit(self, value: Any) -> tuple[int | None, int | None]:
@@ -144,11 +152,12 @@ def _common(request: JobRequest) -> dict[str, Any]:
         "comment": request.comment,
         "current_working_directory": request.folder,
         "standard_output": request.output,
-        "nodes": f"{request.nodes}-{request.nodes}",
-        "tasks": request.nodes,
+        "nodes": f"{request.nodes}-{request.nodes + request.more_nodes}",
         "tasks_per_node": 1,
         "cpus_per_task": request.cpus_per_node,
     }
+    if not request.more_nodes:  # Slurm would give no node more than there are tasks.
+        job["tasks"] = request.nodes
     for key in ("partition", "account", "qos", "constraints"):
         if (value := getattr(request, key)) is not None:
             job[key] = value

@@ -94,6 +94,9 @@ def main(arguments: list[str]) -> int:
     os.environ[NODE_VARIABLE] = place.node
     started_at = time.time()
     argv = tuple(options.argv)
+    if options.interface:
+        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+            os.environ.setdefault(name, options.interface)
     if options.processes_per_node:
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         threading.Thread(target=_hand_on_warnings, daemon=True).start()
@@ -184,9 +187,6 @@ def _ranks_command(options: argparse.Namespace, place: Place, files: SlurmFiles)
             processes_per_node=options.processes_per_node,
         )
         return torchrun.single_node_command(spec, files.job_dir)
-    if options.interface:
-        for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-            os.environ.setdefault(name, options.interface)
     meeting = _meet(options.interface, place, files)
     return (
         sys.executable,

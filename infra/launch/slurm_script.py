@@ -1,7 +1,7 @@
 """The batch script of a job: one template, to be read by people who look at `scontrol write batch_script`.
 
-A distributed job runs one :mod:`infra.launch.slurm_node` on each of its nodes, under srun; another job
-runs it in the place of the script.
+A distributed job, or one for each node, runs one :mod:`infra.launch.slurm_node` on each of its nodes,
+under srun; another job runs it in the place of the script.
 """
 
 from __future__ import annotations
@@ -28,6 +28,14 @@ srun --input=none --nodes={nodes} --ntasks={nodes} --ntasks-per-node=1 --cpus-pe
   {command}
 exit $?"""
 
+_SRUN_EACH = """\
+# The number of nodes is Slurm's to say; what happens on one of them is its own business.
+trap '' TERM
+srun --input=none --ntasks="$SLURM_JOB_NUM_NODES" --ntasks-per-node=1 --cpus-per-task={cpus} \\
+  --kill-on-bad-exit=0 --no-kill --wait=0 \\
+  {command}
+exit $?"""
+
 
 def render(spec: JobSpec, *, cpus_per_node: int, options: Sequence[str] = ()) -> str:
     """The script of `spec`; `options` are more of the node program's."""
@@ -42,6 +50,8 @@ def render(spec: JobSpec, *, cpus_per_node: int, options: Sequence[str] = ()) ->
     body = f"exec {text}"
     if spec.distributed:
         body = _SRUN.format(nodes=spec.nodes, cpus=cpus_per_node, command=text)
+    elif spec.each_node:
+        body = _SRUN_EACH.format(cpus=cpus_per_node, command=text)
     return _SCRIPT.format(key=_one_line(spec.key), body=body)
 
 

@@ -66,7 +66,7 @@ class Submitter:
                 f"job {spec.key!r} wants {spec.nodes} nodes with {spec.processes_per_node} processes: "
                 "at least 1 of each is right"
             )
-        if spec.nodes > 1 and not spec.distributed:
+        if spec.nodes > 1 and not (spec.distributed or spec.each_node):
             raise LaunchError(f"job {spec.key!r} wants {spec.nodes} nodes but is not distributed")
         texts = [spec.key, spec.name, *spec.argv, *spec.environment, *spec.environment.values()]
         if any("\0" in text for text in texts):
@@ -184,7 +184,8 @@ class Submitter:
         cpus = site.cpus_per_node or spec.processes_per_node * (self._config.cpu_threads or 1)
         low = spec.low_priority
         gib = site.memory_per_node_gib
-        interface = site.network_interface if spec.nodes > 1 else None
+        many = spec.nodes > 1 or spec.each_node
+        interface = site.network_interface if many else None
         return JobRequest(
             script=render(
                 spec,
@@ -198,17 +199,21 @@ class Submitter:
             environment=_environment(spec),
             nodes=spec.nodes,
             cpus_per_node=cpus,
-            gpus_per_node=spec.gpus_per_node or (site.gpus_per_node if spec.distributed else 0),
+            gpus_per_node=spec.gpus_per_node
+            or (site.gpus_per_node if spec.distributed or spec.each_node else 0),
             gpu_type=site.gpu_type,
             memory_per_node_mib=None if gib is None else math.ceil(gib * 1024),
             # A spec's own limit, to the second, is its nodes' business.
-            time_limit_minutes=site.time_limit_minutes,
+            time_limit_minutes=_time_limit_minutes(spec, site.time_limit_minutes),
             warning_s=site.warning_s if spec.distributed else None,
             partition=(low and site.low_priority_partition) or site.partition,
             account=site.account,
             qos=(low and site.low_priority_qos) or site.qos,
             constraints=site.constraints,
             exclude_nodes=self._known(spec.exclude_nodes),
+            need_nodes=spec.need_nodes,
+            more_nodes=spec.more_nodes,
+            survives_nodes=spec.each_node,
         )
 
     def _known(self, nodes: tuple[str, ...]) -> tuple[str, ...]:
@@ -246,6 +251,14 @@ class Submitter:
 
 def _was_refused(job: SlurmJob) -> bool:
     return job.state == "FAILED" and job.reason == "BadConstraints"
+
+
+def _time_limit_minutes(spec: JobSpec, site_minutes: int | None) -> int | None:
+    """The site's. A short job for each node says that it is short: it is fitted in between others."""
+    if not spec.each_node or spec.time_limit_s is None:
+        return site_minutes
+    own = math.ceil(spec.time_limit_s / 60) + 1
+    return own if site_minutes is None else min(own, site_minutes)
 
 
 def _environment(spec: JobSpec) -> dict[str, str]:

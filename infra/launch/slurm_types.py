@@ -60,6 +60,11 @@ class JobRequest:
     qos: str | None = None
     constraints: str | None = None
     exclude_nodes: tuple[str, ...] = ()
+    need_nodes: tuple[str, ...] = ()
+    more_nodes: int = 0
+    """Beside `nodes`, if they are free."""
+    survives_nodes: bool = False
+    """Goes on when one of its nodes is lost."""
 
     @property
     def gres(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import os
@@ -38,8 +39,10 @@ FULL = JobRequest(
     qos="high",
     constraints="ib",
     exclude_nodes=("node3", "node5"),
+    need_nodes=("node1", "node2"),
+    survives_nodes=True,
 )
-UNDOCUMENTED = {OLD_VERSION: {"nodes", "exclude_nodes"}}
+UNDOCUMENTED = {OLD_VERSION: {"nodes", "exclude_nodes", "nodelist"}}
 """Where 22.05 is right and its document is not: a list of node counts is ignored."""
 
 
@@ -106,7 +109,8 @@ def test_payload_of_22_05() -> None:
     assert job["environment"] == {"PATH": "/bin", "A": "b=c"}
     assert (job["time_limit"], job["memory_per_node"]) == (90, 1000)
     assert job["signal"] == "USR1@120"
-    assert job["exclude_nodes"] == "node3,node5"
+    assert (job["exclude_nodes"], job["nodelist"]) == ("node3,node5", "node1,node2")
+    assert job["no_kill"] is True
     assert "requeue" not in job, "any value means true"
 
 
@@ -117,7 +121,11 @@ def test_payload_of_newer_versions(version: str) -> None:
     assert job["environment"] == ["PATH=/bin", "A=b=c"]
     assert job["time_limit"] == {"set": True, "infinite": False, "number": 90}
     assert (job["kill_warning_signal"], job["kill_warning_delay"]["number"]) == ("USR1", 120)
-    assert job["excluded_nodes"] == ["node3", "node5"]
+    assert (job["excluded_nodes"], job["required_nodes"]) == (
+        ["node3", "node5"],
+        ["node1", "node2"],
+    )
+    assert job["kill_on_node_fail"] is False
     assert job["requeue"] is False
 
 
@@ -127,6 +135,16 @@ def test_what_is_not_asked_for_is_not_sent(version: str) -> None:
     job = make_dialect(version).payload(least)["job"]
     for key in ("partition", "account", "qos", "gres", "tres_per_node", "time_limit", "signal"):
         assert key not in job
+    for key in ("nodelist", "required_nodes", "no_kill", "kill_on_node_fail"):
+        assert key not in job
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_more_nodes_are_not_held_back_by_a_number_of_tasks(version: str) -> None:
+    more = dataclasses.replace(FULL, more_nodes=2)
+    job = make_dialect(version).payload(more)["job"]
+    assert job["nodes"] == "4-6"
+    assert "tasks" not in job
 
 
 OLD_JOB = {

@@ -32,7 +32,19 @@ RANKS = JobSpec(
     processes_per_node=8,
     grace_s=600.0,
 )
+EACH = JobSpec(
+    key="/runs/a/attempts/003/nodecheck",
+    name="a-nodecheck",
+    argv=("/venv/bin/python", "-m", "tasks.recover.nodecheck_job", "/runs/a"),
+    job_dir=Path("/runs/a/attempts/003/nodecheck/job"),
+    each_node=True,
+    nodes=4,
+    more_nodes=2,
+    need_nodes=("node1",),
+    time_limit_s=900.0,
+)
 CASES = {
+    "each_node": (EACH, 96, ["--interface=ib0"]),
     "plain": (PLAIN, 1, []),
     "time_limit": (dataclasses.replace(PLAIN, time_limit_s=0.5), 2, []),
     "ranks": (RANKS, 96, []),
