@@ -160,7 +160,8 @@ def judge(failure: Failure, run: RunDir, course: Course, reference: Outcome) -> 
     events = [event for attempt in attempts for event in attempt.events()]
     restarted, done = len(attempts) > 1, course.exit_code == 0
     is_struck = any(isinstance(event, FaultEvent) for event in events)
-    other = _other_than(reference, run, events) if done and failure.same else []
+    must_be_same = done and failure.same and not failure.needs_a_person
+    other = _other_than(reference, run, events) if must_be_same else []
     right_end = (
         not restarted and course.exit_code == EXIT_RUN_FAILED
         if failure.needs_a_person
@@ -184,7 +185,7 @@ def judge(failure: Failure, run: RunDir, course: Course, reference: Outcome) -> 
         "wrong_restart": failure.needs_a_person and restarted,
         "went_on_alone": is_struck and not failure.needs_a_person and right_end,
         "wall_s": course.wall_s,
-        "problems": other,
+        "problems": list(other),
     }
     problems = found["problems"]
     if not is_struck:

@@ -39,7 +39,8 @@ def print_failures(report: Mapping[str, Any], *, json: bool) -> None:
         f"({share:.0%}); "
     )  # fmt: skip
     console.print(
-        f"{plural(report['trials'], 'trial')} of {report['failure_classes']} failure classes: "
+        f"{plural(report['trials'], 'trial')} of "
+        f"{plural(report['failure_classes'], 'failure class', 'failure classes')}: "
         f"{report['right_verdicts']} right verdicts, {report['right_actions']} right actions; {alone}"
         f"{plural(report['wrong_restarts'], 'wrong restart')}"
     )
