@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 _HASH_BLOCK_BYTES = 1 << 20
 
@@ -24,10 +24,17 @@ _HASH_BLOCK_BYTES = 1 << 20
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` durably: a reader sees the old content or the new, at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    with renamed_when_whole(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def renamed_when_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file beside `path`, synced and renamed to it at the end of the block; removed on an error."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.write(text)
+        with open(temporary, "wb") as file:
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

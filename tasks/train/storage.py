@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import IO
 
 from configs.errors import CheckpointError, ConfigError
-from configs.files import sync_directory
+from configs.files import renamed_when_whole, sync_directory
 from configs.rundir import RunDir, step_folder_name
 from configs.schema import RunConfig
 from configs.time_limit import within
 from tasks.train.patience import PROBE, STEADY, Patience
-from tasks.train.storage_base import Storage, checked_name, renamed_when_whole, without_credentials
+from tasks.train.storage_base import Storage, checked_name, without_credentials
 
 _BLOCK_BYTES = 4 << 20
 _LOCAL = "file://"

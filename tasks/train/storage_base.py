@@ -6,11 +6,8 @@ the file's URL without credentials.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import os
 import re
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -18,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from configs.errors import CheckpointError
-from configs.files import sync_directory
+from configs.files import renamed_when_whole
 from configs.records import FileRecord
 
 _DOWNLOAD_ATTEMPTS = 3
@@ -61,37 +58,33 @@ class Storage(ABC):
     def download(self, name: str, to: Path, expected: FileRecord) -> None:
         """Copy a file to `to`, which afterwards has the expected size and SHA-256, or is not there."""
         for attempt in range(1, _DOWNLOAD_ATTEMPTS + 1):
-            temporary = to.with_name(f".{to.name}.{uuid.uuid4().hex[:8]}.tmp")
             try:
-                problem = self._copy(name, temporary, expected)
-                if not problem:
-                    temporary.replace(to)
-                    sync_directory(to.parent)
-                    return
+                with renamed_when_whole(to) as file:
+                    self._copy(name, file, expected)
+                return
+            except _CorruptError as error:
                 if attempt == _DOWNLOAD_ATTEMPTS:
-                    raise CheckpointError(f"{self.shown}/{name} is corrupt: {problem}")
+                    raise CheckpointError(f"{self.shown}/{name} is corrupt: {error}") from None
             except OSError as error:  # on this side; the storage's own errors are CheckpointErrors
                 raise CheckpointError(
                     f"{self.shown}/{name} could not be copied to {to}: {error}"
                 ) from error
-            finally:
-                temporary.unlink(missing_ok=True)
 
-    def _copy(self, name: str, to: Path, expected: FileRecord) -> str:
-        """Why the copy is not what was expected; empty when it is."""
+    def _copy(self, name: str, file: IO[bytes], expected: FileRecord) -> None:
+        """Copy the content, if it is what was expected."""
         digest, size_bytes = hashlib.sha256(), 0
-        with open(to, "wb") as file:
-            for block in self.read_blocks(name, expected.size_bytes):
-                digest.update(block)
-                size_bytes += len(block)
-                file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
+        for block in self.read_blocks(name, expected.size_bytes):
+            digest.update(block)
+            size_bytes += len(block)
+            file.write(block)
         if size_bytes != expected.size_bytes:
-            return f"it has {size_bytes} bytes instead of {expected.size_bytes}"
+            raise _CorruptError(f"it has {size_bytes} bytes instead of {expected.size_bytes}")
         if digest.hexdigest() != expected.sha256:
-            return "its SHA-256 is not the recorded one"
-        return ""
+            raise _CorruptError("its SHA-256 is not the recorded one")
+
+
+class _CorruptError(Exception):
+    """A file has not the content that was recorded; the text says how."""
 
 
 def checked_name(name: str) -> str:
@@ -104,19 +97,3 @@ def checked_name(name: str) -> str:
 def without_credentials(text: str) -> str:
     """A URL, or a text with URLs in it, without user names, passwords and signed queries."""
     return _QUERY.sub("", _CREDENTIALS.sub("", text))
-
-
-@contextlib.contextmanager
-def renamed_when_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file beside `path`, synced and renamed to it at the end of the block; removed on an error."""
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_directory(path.parent)
