@@ -73,7 +73,11 @@ def fluid_end_s(work_s: float, ready_s: Sequence[float]) -> float:
 def earliest_end_s(item: WorkItem, ready_s: Sequence[float]) -> float:
     """When the task's requests can be answered if it has all workers for itself."""
     if not item.requests:
-        return 0.0
+        return item.under_way_s
+    return max(_all_answered_s(item, ready_s), item.under_way_s)
+
+
+def _all_answered_s(item: WorkItem, ready_s: Sequence[float]) -> float:
     request_s = item.request_s
     if ready_s[0] == ready_s[-1]:
         return ready_s[0] + -(-item.requests // len(ready_s)) * request_s

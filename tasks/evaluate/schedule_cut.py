@@ -32,7 +32,7 @@ def cut_pieces(
 
 def infer_ends_s(items: Sequence[WorkItem], shards: Sequence[PlannedShard]) -> list[float]:
     """When each item's last shard is expected."""
-    ends_s = {item.task: 0.0 for item in items}
+    ends_s = {item.task: item.under_way_s for item in items}
     for shard in shards:
         ends_s[shard.task] = max(ends_s[shard.task], shard.end_s)
     return list(ends_s.values())

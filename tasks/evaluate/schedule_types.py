@@ -31,9 +31,11 @@ class WorkItem:
     """Equal parts of the metric that can run at the same time (1: it cannot be split)."""
     ranges: tuple[Range, ...] = ()
     """Where the requests lie in the task; empty: from 0 on. Others are done or under way."""
+    under_way_s: float = 0.0
+    """When those are done that workers compute now: the metric cannot begin before."""
 
     def __post_init__(self) -> None:
-        times = (self.infer_s, self.metric_s)
+        times = (self.infer_s, self.metric_s, self.under_way_s)
         if not all(math.isfinite(time_s) and time_s >= 0 for time_s in times):
             raise EvaluationError(
                 f"task {self.task!r}: times must be finite and not negative; "
