@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from configs.memory import GIB, snapshot_bytes
 from configs.schema import RunConfig
 
-_S3 = ("s3", "s3a")
+S3 = ("s3", "s3a")
 
 
 def check_checkpoints(config: RunConfig) -> Iterator[str]:
@@ -112,7 +112,7 @@ def _check_storage(url: str) -> Iterator[str]:
             "checkpoint.storage must be the URL of a folder, like s3://BUCKET/PREFIX; without it, the "
             "run directory is the place"
         )
-    elif protocol in _S3 and "@" in rest:
+    elif protocol in S3 and "@" in rest:
         yield (
             "checkpoint.storage holds credentials: leave them out, and set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
@@ -131,7 +131,7 @@ def _check_storage(url: str) -> Iterator[str]:
 def _check_package(protocol: str, class_name: str) -> Iterator[str]:
     package = class_name.partition(".")[0]
     if importlib.util.find_spec(package) is None:
-        wanted = "overland[s3]" if protocol in _S3 else package
+        wanted = "overland[s3]" if protocol in S3 else package
         yield (
             f"checkpoint.storage begins with {protocol}://, for which {package} is not installed: "
             f"pip install '{wanted}'"

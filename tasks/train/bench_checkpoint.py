@@ -31,6 +31,7 @@ from typing import Any
 import psutil
 
 from configs.errors import CheckpointError, InputError, RunFailedError
+from configs.memory import GIB
 from configs.rundir import RunDir
 from configs.schema import (
     DataConfig,
@@ -47,13 +48,12 @@ RESULT_FILE = "bench.json"
 RESTART_FILE = "restart.json"
 LEAST_SAVES = 2
 
-_GIB = 1 << 30
 # Copies of the state that are there at the same time, over all arms: the training state with its
 # gradients, torch's two, what a forked process keeps, our two, and one that is read back.
 _COPIES_IN_MEMORY = 8.5
 _COPIES_IN_SHARED_MEMORY = 3
 _COPIES_ON_DISK = 2
-_PROCESSES_BYTES = 2 * _GIB
+_PROCESSES_BYTES = 2 * GIB
 _RESTARTS = 3
 
 
@@ -163,8 +163,8 @@ def check_room(state_bytes: int, folder: Path) -> None:
     for what, free, wanted in needed:
         if free < wanted:
             raise InputError(
-                f"the checkpoint benchmark needs {wanted / _GIB:.1f} GiB of {what} for a state of "
-                f"{state_bytes / _GIB:.1f} GiB, and {free / _GIB:.1f} GiB are free"
+                f"the checkpoint benchmark needs {wanted / GIB:.1f} GiB of {what} for a state of "
+                f"{state_bytes / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free"
             )
 
 

@@ -18,9 +18,8 @@ from torch.distributed.checkpoint.state_dict_loader import load
 
 from configs.errors import CheckpointError
 from tasks.train.bench_checkpoint_peers import plain_state
+from tasks.train.replicas import INTEGERS
 from tasks.train.state import TrainingState
-
-_AS_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,7 @@ def digest_of_tensors(tensors: Iterable[torch.Tensor]) -> Digest:
     for tensor in tensors:
         if not tensor.is_floating_point() or tensor.numel() < 2:
             continue
-        bits = tensor.detach().contiguous().view(_AS_INTEGERS[tensor.element_size()])
+        bits = tensor.detach().contiguous().view(INTEGERS[tensor.element_size()])
         numbers += tensor.numel()
         size += tensor.numel() * tensor.element_size()
         total += int(bits.sum(dtype=torch.int64))

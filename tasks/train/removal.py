@@ -36,8 +36,6 @@ logger = logging.getLogger(__name__)
 
 REMOVED = ".removed"
 _LOCK_NAME = ".removing.lock"
-_HARMING = ("loss_spike", "nonfinite", "replica_mismatch")
-"""Anomalies that a saved state can carry; a straggler's cannot."""
 
 
 def apply(run: RunDir, config: RunConfig, step: int | None = None) -> list[int]:
@@ -123,8 +121,8 @@ def _waits(run: RunDir, config: RunConfig, marker: CommitMarker) -> bool:
 
 
 def _last_onset(run: RunDir) -> int | None:
-    """First step that the last harming anomaly of the run has struck."""
-    anomalies = [event for event in _anomalies(run) if event.kind in _HARMING]
+    """First step that the run's last fatal anomaly has struck: a saved state can carry one."""
+    anomalies = [event for event in _anomalies(run) if event.fatal]
     return max(anomalies, key=lambda event: event.time).onset_step if anomalies else None
 
 

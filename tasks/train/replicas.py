@@ -18,8 +18,8 @@ from tasks.train.distributed import World
 from tasks.train.mcore import parallel_state
 
 _WORD_BYTES = 8
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""By the bytes of a weight."""
+INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""By the bytes of a number."""
 
 
 def checksum(model: torch.nn.Module) -> torch.Tensor:
@@ -72,7 +72,7 @@ class ReplicaCheck:
 def _sum_of_bits(weights: torch.Tensor) -> torch.Tensor:
     """Sum over the tensor's memory as integers; in words of 64 bits where it is made of such, for speed."""
     flat = weights.reshape(-1)
-    narrow = _INTEGERS[flat.element_size()]
+    narrow = INTEGERS[flat.element_size()]
     per_word = _WORD_BYTES // flat.element_size()
     if flat.numel() % per_word or flat.storage_offset() % per_word:
         return flat.view(narrow).sum(dtype=torch.int64)

@@ -21,10 +21,11 @@ from typing import IO, Any, TypeVar, cast
 import fsspec
 from fsspec.config import conf
 
+from configs.checkpoint_checks import S3
 from configs.errors import CheckpointError
 from tasks.train.patience import STEADY, Patience, is_about_credentials, is_final, retried
 from tasks.train.storage_base import Storage, checked_name, without_credentials
-from tasks.train.storage_upload import S3, Upload, UploadStream, begin_upload
+from tasks.train.storage_upload import Upload, UploadStream, begin_upload
 
 logger = logging.getLogger(__name__)
 

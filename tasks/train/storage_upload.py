@@ -10,10 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
+from configs.checkpoint_checks import S3
 from configs.time_limit import within
 from tasks.train.patience import Patience, is_final, retried
 
-S3 = ("s3", "s3a")
 _OBJECT_STORES = ("gs", "gcs", "az", "abfs", "abfss", "oss")
 _PARTS_AT_ONCE = 3
 _ABORT_TIMEOUT_S = 30.0

@@ -129,8 +129,8 @@ def test_where_training_stands_is_read_from_its_events(run: RunDir) -> None:
 def anomaly(run: RunDir, attempt: int, kind: str, onset: int, at: float) -> None:
     event = AnomalyEvent.model_validate(
         {
-            "time": at, "step": onset + 5, "kind": kind, "onset_step": onset, "fatal": True,
-            "message": "the loss is high",
+            "time": at, "step": onset + 5, "kind": kind, "onset_step": onset,
+            "fatal": kind != "straggler", "message": "the loss is high",
         }
     )  # fmt: skip
     path = run.attempt(attempt).events_path
