@@ -90,7 +90,7 @@ class AnomalyWatch:
         interval = self._config.anomalies.replica_check_interval_steps
         if interval == 0 or self._world.data_size == 1:
             return False
-        saves = step % self._config.checkpoint.interval_steps == 0 or is_last
+        saves = self._config.checkpoint.is_due_in_storage(step) or is_last
         return step % interval == 0 or saves or step == self._config.train.steps
 
     def _end_over_spike(self, step: int, spike: Spike) -> None:

@@ -91,15 +91,6 @@ class Checkpointer:
         self._writer.start()
         self._has_pages = False
 
-    def is_due(self, step: int) -> bool:
-        """Whether a snapshot is to be taken after this step."""
-        interval = self._settings.memory_interval_steps
-        return self.is_due_in_storage(step) or (interval is not None and step % interval == 0)
-
-    def is_due_in_storage(self, step: int) -> bool:
-        """Whether this step's snapshot is to become a checkpoint."""
-        return step % self._settings.interval_steps == 0
-
     @property
     def is_busy(self) -> bool:
         """Whether all buffers hold what is not in storage yet."""
@@ -130,7 +121,7 @@ class Checkpointer:
     def save_loaded(self) -> None:
         """Save the snapshot that training was just restarted from, if storage does not have it."""
         step = self._state.step
-        if step == self._stored_step or not self.is_due_in_storage(step):
+        if step == self._stored_step or not self._settings.is_due_in_storage(step):
             return
         self._common = CommonTemplate(self._state)
         buffer = self._buffers.snapshots()[step]

@@ -78,7 +78,7 @@ class Liveness:
 
     def _waits_for_save(self, step: int) -> bool:
         checkpoint = self.config.checkpoint
-        return checkpoint.wait_for_commit and step % checkpoint.interval_steps == 0
+        return checkpoint.wait_for_commit and checkpoint.is_due_in_storage(step)
 
     @property
     def limit_s(self) -> float:
@@ -88,10 +88,7 @@ class Liveness:
             return recovery.startup_timeout_s
         if self.save_is_awaited:
             # Those that are in the buffers come first.
-            saves_s = (
-                checkpoint.save_timeout_s * checkpoint.save_attempts * (checkpoint.buffers + 1)
-            )
-            return recovery.hang_timeout_s + saves_s
+            return recovery.hang_timeout_s + checkpoint.longest_save_s * (checkpoint.buffers + 1)
         if self.validation_is_due:
             return recovery.hang_timeout_s
         return self.learnt_limit_s

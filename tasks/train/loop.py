@@ -181,11 +181,11 @@ class Trainer:
 
     def snapshot(self) -> None:
         """Begin a snapshot if one is due, unless some rank has no buffer for it."""
-        step, checkpointer = self._state.step, self._checkpointer
-        if not checkpointer.is_due(step):
+        step, checkpointer, settings = self._state.step, self._checkpointer, self._config.checkpoint
+        if not settings.is_due(step):
             return
-        for_storage = checkpointer.is_due_in_storage(step)
-        if for_storage and self._config.checkpoint.wait_for_commit:
+        for_storage = settings.is_due_in_storage(step)
+        if for_storage and settings.wait_for_commit:
             self._report.checkpoints(checkpointer.finish())
             return
         if self._word.busy:

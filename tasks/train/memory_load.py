@@ -11,12 +11,12 @@ import uuid
 import torch
 import torch.distributed as dist
 
+from configs.checkpoint_schema import CheckpointConfig
 from configs.errors import CheckpointError, ConfigError
 from configs.files import write_text
 from configs.lineage import Lineage
 from configs.memory import GIB, readable
 from configs.rundir import AttemptDir, RunDir
-from configs.schema import CheckpointConfig
 from tasks.train import node_memory
 from tasks.train.buffers import Buffer, Layout, SnapshotBuffers
 from tasks.train.chunks import Chunk, held_by

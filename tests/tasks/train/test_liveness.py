@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from configs.checkpoint_schema import CheckpointConfig
 from configs.events import CheckpointEvent, EndEvent, StartEvent, StepEvent, ValidationEvent
-from configs.schema import CheckpointConfig, RecoveryConfig, RunConfig, TrainConfig
+from configs.schema import RecoveryConfig, RunConfig, TrainConfig
 from tasks.train.liveness import Liveness
 
 CONFIG = RunConfig(
