@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-bench = typer.Typer(help="Measure Overland beside its peers.", no_args_is_help=True)
+from flows.cli_options import Json
 
-Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
+bench = typer.Typer(help="Measure Overland beside its peers.", no_args_is_help=True)
 
 
 @bench.command("train")
