@@ -16,7 +16,7 @@ from flows.locks import holds
 from flows.session import open_run, tracked
 from tasks.data.task import prepared_data
 from tasks.diagnose.task import diagnose, learn_from_logs
-from tasks.recover.task import decide_action
+from tasks.recover.task import check_suspects, decide_action, plan_attempt
 from tasks.train.task import (
     STOP_FILE,
     begin_attempt,
@@ -48,10 +48,10 @@ def pretrain(config: RunConfig) -> None:
             if forget_stop_file(run):
                 get_run_logger().info("%s is removed: training goes on", run.stop_path)
             recover_last_attempt(config, run)
-            number = begin_attempt(config)
+            number, used = begin(config)
             while number is not None:
                 # Whoever evaluates beside this flow sees the commits; deployments need the event.
-                record = watch_attempt(config, number, announce=not holds(run, "evaluate"))
+                record = watch_attempt(used, number, announce=not holds(run, "evaluate"))
                 if record.outcome == "failed":
                     recover(config, run, number)
                 elif record.outcome == "stopped":
@@ -59,8 +59,16 @@ def pretrain(config: RunConfig) -> None:
                 if config.diagnose.log_agent:
                     learn_from_logs(config, number)
                 # On a network file system its last checkpoint may not be seen here at once.
-                number = None if record.outcome == "completed" else begin_attempt(config)
+                if record.outcome == "completed":
+                    break
+                number, used = begin(config)
             remove_unneeded_checkpoints(config)
+
+
+def begin(config: RunConfig) -> tuple[int | None, RunConfig]:
+    """The attempt to watch, and the config that it has: on a cluster maybe one for fewer nodes."""
+    plan = plan_attempt(config)
+    return begin_attempt(plan.config, plan.exclude), plan.config
 
 
 def recover_last_attempt(config: RunConfig, run: RunDir) -> None:
@@ -77,6 +85,7 @@ def recover_last_attempt(config: RunConfig, run: RunDir) -> None:
 def recover(config: RunConfig, run: RunDir, number: int) -> None:
     """Diagnose a failed attempt and act: wait and return for a restart, raise to stop."""
     verdict = diagnose(config, number)
+    check_suspects(config, number, verdict)
     action = decide_action(config, number)
     if action.stop:
         raise RunFailedError(

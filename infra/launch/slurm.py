@@ -129,9 +129,12 @@ class SlurmLauncher:
 
     def cordon(self, node: str, reason: str) -> None:
         """Take a node out of service for later jobs: it is drained, with the reason."""
-        known = {n.name for n in patiently(self._client.nodes, patience_s=self._patience_s)}
+        nodes = patiently(self._client.nodes, patience_s=self._patience_s)
+        known = {known.name: known for known in nodes}
         if node not in known:
             raise LaunchError(f"node {node!r} cannot be drained: Slurm has no such node")
+        if "DRAIN" in known[node].flags or known[node].state == "DRAIN":
+            return  # Somebody has, with a reason that should stay.
         patiently(lambda: self._client.drain(node, reason), patience_s=self._patience_s)
 
     def _wait_for_end(self, handle: JobHandle, timeout_s: float) -> bool:

@@ -16,9 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from configs.events import AnomalyEvent, CheckpointEvent
+from configs.nodecheck import NodeCheckReport
 from configs.records import Action, ActionKind, Verdict
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RecoveryConfig
+from tasks.recover.place import Place, place_by_check, place_by_logs
 from tasks.recover.rollback import Ground, PastRollback, roll_back_and_skip
 
 MAX_WAIT_S = 600.0
@@ -63,11 +65,12 @@ def decide(
     now: float,
     pool: Sequence[str] = (),
     ground: Ground | None = None,
+    check: NodeCheckReport | None = None,
 ) -> Action:
     """What to do about the last attempt of `history`, which has a verdict and no action yet.
 
     `pool` names all nodes that jobs can run on; empty: no others than the attempt's are known.
-    `ground` is what the run can go back to; an anomaly needs it.
+    `ground` is what the run can go back to; an anomaly needs it. `check` is what a node check has found.
     """
     last = history[-1]
     if last.completed:
@@ -83,7 +86,8 @@ def decide(
         return _stop("none", f"the job was ended on purpose ({_cause(verdict)})", now)
     if verdict.failure_class == "LossSpike" and last.anomaly and ground:
         return _roll_back(history, last.anomaly, config, now, ground)
-    action = _restart(history, verdict, config, now, pool, ground)
+    place = _place(verdict, history, config, pool, check)
+    action = _restart(history, verdict, config, now, place, ground)
     if last.anomaly and ground:
         return _without_what_is_newer(action, last.anomaly, ground)
     return action
@@ -122,13 +126,12 @@ def _restart(
     verdict: Verdict,
     config: RecoveryConfig,
     now: float,
-    pool: Sequence[str],
+    place: Place,
     ground: Ground | None,
 ) -> Action:
     automatic = _since_a_person_started(history)
     same = _same_cause_without_progress(history, automatic)
-    kind, exclude, said = _place(verdict, history, pool)
-    cause = _cause(verdict)
+    kind, cause = place.kind, _cause(verdict)
     if automatic >= config.max_restarts:
         return _stop(
             kind, f"all {config.max_restarts} restarts of the run are used up; last: {cause}", now
@@ -142,9 +145,9 @@ def _restart(
     return Action(
         kind=kind,
         stop=False,
-        reason=f"restart {automatic + 1} of {config.max_restarts} {start}: {cause}{said}",
+        reason=f"restart {automatic + 1} of {config.max_restarts} {start}: {cause}{place.said}",
         wait_s=wait_s,
-        exclude_nodes=exclude,
+        exclude_nodes=list(place.exclude),
         decided_at=now,
     )
 
@@ -158,21 +161,16 @@ def _newest_step(history: Sequence[PastAttempt], ground: Ground | None) -> int:
 
 
 def _place(
-    verdict: Verdict, history: Sequence[PastAttempt], pool: Sequence[str]
-) -> tuple[ActionKind, list[str], str]:
-    """Where to restart: the kind, the nodes to exclude from now on, and what to say about it."""
-    if verdict.failure_class == "NoFailure":
-        return "restart_same_nodes", [], ", though its logs show no failure"
-    if verdict.action != "restart_exclude_node":
-        return verdict.action, [], ""
-    node = verdict.faulty_node
-    if node is None:
-        return "restart_same_nodes", [], ", on the same nodes: no faulty node is known"
-    gone = {n for a in history if a.action for n in a.action.exclude_nodes} | {node}
-    usable = set(pool) - gone
-    if len(usable) < max(len(history[-1].nodes), 1):
-        return "restart_same_nodes", [], f", on {node} again: no other node is available"
-    return "restart_exclude_node", [node], f", without {node}"
+    verdict: Verdict,
+    history: Sequence[PastAttempt],
+    config: RecoveryConfig,
+    pool: Sequence[str],
+    check: NodeCheckReport | None,
+) -> Place:
+    if check is not None:
+        return place_by_check(verdict, check, exclude_slow=config.node_check.exclude_slow)
+    gone = {n for a in history if a.action for n in a.action.exclude_nodes}
+    return place_by_logs(verdict, gone, pool, max(len(history[-1].nodes), 1))
 
 
 def _since_a_person_started(history: Sequence[PastAttempt]) -> int:

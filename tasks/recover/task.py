@@ -1,25 +1,184 @@
-"""Prefect tasks of the recover stage: what to do about a verdict, and where the time went."""
+"""Prefect tasks of the recover stage: which nodes to do without, what to do about a verdict, where the time went."""
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
-from configs.records import Action, Goodput
-from configs.rundir import RunDir, write_record
+from configs.errors import RunFailedError
+from configs.nodecheck import NodeCheckReport, NodeFailure, NodeState
+from configs.records import Action, Goodput, Verdict
+from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
+from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
+from infra.launch.base import JobSpec, JobState, Launcher
+from tasks.recover.fewer_nodes import on_fewer_nodes
 from tasks.recover.goodput import compute_goodput
+from tasks.recover.node_history import lemons, remember
+from tasks.recover.nodecheck_files import CheckFiles
+from tasks.recover.nodecheck_job import player_names
+from tasks.recover.nodecheck_run import JobView, end_quietly, read_report, run_check
+from tasks.recover.place import listed
 from tasks.recover.policy import attempt_history, decide
 from tasks.recover.rollback import ground_of
+
+_JOB_MODULE = "tasks.recover.nodecheck_job"
+_WAIT_INTERVAL_S = 15.0
+_SUSPICIOUS = ("CUDAError", "NCCLTimeoutError", "NCCLRemoteError")
+"""Classes that blame no node but may well come from one."""
+
+
+@task(name="check-nodes", cache_policy=NO_CACHE)
+def check_suspects(config: RunConfig, number: int, verdict: Verdict) -> NodeCheckReport | None:
+    """Check the nodes of a failed attempt when its failure may come from one of them; None: no need."""
+    run = RunDir(config.resolved_run_dir())
+    attempt = run.attempt(number)
+    record = attempt.record()
+    wanted = verdict.category == "infrastructure" and verdict.failure_class in _SUSPICIOUS
+    wanted = wanted or verdict.action == "restart_exclude_node"
+    on_cluster = config.launcher.kind == "slurm" and config.launcher.nodes > 1
+    settings = config.recovery.node_check
+    report = None
+    if wanted and on_cluster and settings.enabled and record is not None and record.nodes:
+        folder = check_folder(attempt)
+        get_run_logger().info("attempt %d: its nodes are checked", number)
+        report = check_nodes(config, folder, record.nodes, spare_nodes=settings.spare_nodes)
+        get_run_logger().info("attempt %d: %s", number, _words(report))
+    if wanted:
+        remember(run, settings, _failures(run, number, verdict, report))
+    return report
+
+
+def check_folder(attempt: AttemptDir) -> Path:
+    """Of the node check after an attempt."""
+    return attempt.path / "nodecheck"
+
+
+def check_nodes(
+    config: RunConfig, folder: Path, nodes: Sequence[str], *, spare_nodes: int = 0
+) -> NodeCheckReport:
+    """Check nodes in a job of its own; also goes on with a check that was interrupted in this folder."""
+    jobs = _Jobs(config, make_launcher(config.launcher), str(folder), spare_nodes)
+    try:
+        return run_check(jobs, folder, nodes, config.recovery.node_check)
+    except KeyboardInterrupt:
+        with held_off():
+            end_quietly(jobs, folder)
+        raise
+
+
+def all_nodes(config: RunConfig) -> list[str]:
+    """What `overland nodecheck` checks: all nodes that can run jobs; on one machine its own processes,
+    each with a GPU where there are some."""
+    if config.launcher.kind == "local":
+        return player_names(config.launcher.processes_per_node)
+    return make_launcher(config.launcher).nodes()
+
+
+@dataclass
+class _Jobs:
+    """A node check's jobs, by the launcher."""
+
+    config: RunConfig
+    launcher: Launcher
+    key: str
+    spare_nodes: int
+
+    @property
+    def can_drain(self) -> bool:
+        return self.config.launcher.kind != "local"
+
+    def usable(self) -> list[str]:
+        return all_nodes(self.config)
+
+    def start(self, files: CheckFiles, nodes: Sequence[str]) -> None:
+        raise_if_interrupted()
+        if self.launcher.find(files.job_dir) is None:
+            self.launcher.submit(self._spec(files, nodes))
+
+    def look(self, files: CheckFiles) -> JobView:
+        raise_if_interrupted()
+        handle = self.launcher.find(files.job_dir)
+        if handle is None:
+            return JobView(running=False, ended=True, words="its record is gone")
+        status = self.launcher.poll(handle)
+        nodes = status.nodes
+        if self.config.launcher.kind == "local":
+            nodes = tuple(all_nodes(self.config))
+        state = status.state
+        words = f"{state}: {status.reason}" if state.final else status.reason
+        return JobView(state is JobState.RUNNING and bool(nodes), state.final, nodes, words)
+
+    def end(self, files: CheckFiles) -> None:
+        handle = self.launcher.find(files.job_dir)
+        if handle is not None:
+            self.launcher.cancel(handle, grace_s=5.0 if files.done.exists() else 0.0)
+
+    def drain(self, node: str, reason: str) -> None:
+        self.launcher.cordon(node, reason)
+
+    def _spec(self, files: CheckFiles, nodes: Sequence[str]) -> JobSpec:
+        launcher, settings = self.config.launcher, self.config.recovery.node_check
+        idle_s = settings.start_timeout_s + 2 * settings.round_timeout_s
+        argv = [sys.executable, "-P", "-m", _JOB_MODULE, str(files.folder)]
+        argv.append(f"--idle-timeout-s={idle_s:g}")
+        is_local = launcher.kind == "local"
+        if is_local:
+            argv.append(f"--players={len(nodes)}")
+        elif launcher.slurm.gpus_per_node:
+            argv.append(f"--processes={launcher.processes_per_node}")
+        return JobSpec(
+            key=f"{self.key}/{files.folder.name}",
+            name=f"{self.config.name}-nodecheck",
+            argv=tuple(argv),
+            job_dir=files.job_dir,
+            environment={"PYTHONSAFEPATH": "1"},
+            each_node=not is_local,
+            nodes=1 if is_local else len(nodes),
+            more_nodes=self.spare_nodes,
+            need_nodes=() if is_local else tuple(nodes),
+            time_limit_s=settings.timeout_s,
+        )
+
+
+def _words(report: NodeCheckReport) -> str:
+    parts = [f"{listed(bad)} {state}" for state in _STATES if (bad := report.named(state))]
+    parts += [f"drained {listed(report.drained)}"] if report.drained else []
+    parts += [f"not drained: {error}" for error in report.drain_errors]
+    parts += [] if report.complete else [f"it did not end: {report.reason}"]
+    return f"{len(report.nodes)} nodes checked: {'; '.join(parts) or 'all good'}"
+
+
+_STATES: tuple[NodeState, ...] = ("faulty", "down", "slow", "undecided")
+
+
+def _failures(
+    run: RunDir, number: int, verdict: Verdict, report: NodeCheckReport | None
+) -> list[NodeFailure]:
+    """Nodes to remember: what the check has found, and the one that the diagnosis names."""
+    causes = {verdict.faulty_node: verdict.failure_class} if verdict.faulty_node else {}
+    for result in report.nodes if report else []:
+        if result.state in ("faulty", "down"):
+            causes[result.node] = f"node check: {result.reason}"
+    now = time.time()
+    return [
+        NodeFailure(time=now, node=node, run=str(run.path), attempt=number, cause=cause)
+        for node, cause in causes.items()
+    ]
 
 
 @task(name="decide-action", cache_policy=NO_CACHE)
 def decide_action(config: RunConfig, number: int) -> Action:
-    """Decide on the failed attempt by its verdict and the run's history; keeps an earlier decision."""
+    """Decide on the failed attempt by its verdict, its node check and the run's history; keeps an earlier
+    decision."""
     run = RunDir(config.resolved_run_dir())
     attempt = run.attempt(number)
     action = attempt.action()
@@ -31,10 +190,78 @@ def decide_action(config: RunConfig, number: int) -> Action:
             now=time.time(),
             pool=pool,
             ground=ground_of(run, config.train),
+            check=read_report(check_folder(attempt)),
         )
         write_record(attempt.action_path, action)
     get_run_logger().info("attempt %d: %s", number, action.reason)
     return action
+
+
+# --- before an attempt ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NextAttempt:
+    """How and where the next attempt is to run."""
+
+    config: RunConfig
+    exclude: tuple[str, ...] = ()
+    """Beside the nodes that actions have excluded."""
+
+
+def plan_attempt(config: RunConfig) -> NextAttempt:
+    """Without nodes that fail again and again, on fewer nodes if it must be, or after a wait for nodes.
+
+    An attempt that may still run keeps its size.
+    """
+    run = RunDir(config.resolved_run_dir())
+    attempts = run.attempts()
+    record = attempts[-1].record() if attempts else None
+    if record is not None and record.outcome is None:
+        kept = RunConfig.model_validate_json(attempts[-1].config_path.read_bytes())
+        is_smaller = kept.launcher.nodes < config.launcher.nodes
+        return NextAttempt(kept if is_smaller else config)
+    if config.launcher.kind == "local" or (record and record.outcome == "completed"):
+        return NextAttempt(config)
+    return _with_enough_nodes(config, run)
+
+
+def _with_enough_nodes(config: RunConfig, run: RunDir) -> NextAttempt:
+    settings, wanted = config.recovery.node_check, config.launcher.nodes
+    actions = [attempt.action() for attempt in run.attempts()]
+    gone = {node for action in actions if action for node in action.exclude_nodes}
+    bad = [node for node in lemons(run, settings, now=time.time()) if node not in gone]
+    if not gone and not bad:
+        return NextAttempt(config)  # Slurm knows best how long to wait for its nodes.
+    launcher, logger = make_launcher(config.launcher), get_run_logger()
+    deadline_s = time.monotonic() + settings.wait_for_nodes_s
+    said = ""
+    if bad:
+        logger.warning("%s failed too often: left out", listed(bad))
+    while True:
+        raise_if_interrupted()
+        usable = set(launcher.nodes()) - gone - set(bad)
+        if len(usable) >= wanted:
+            return NextAttempt(config, tuple(bad))
+        fewer = on_fewer_nodes(config, len(usable)) if settings.too_few_nodes == "shrink" else None
+        if fewer is not None:
+            logger.warning(
+                "%d nodes are left: going on with %d of %d",
+                len(usable),
+                fewer.launcher.nodes,
+                wanted,
+            )
+            return NextAttempt(fewer, tuple(bad))
+        words = f"{len(usable)} of {wanted} nodes can be used, without {listed(sorted(gone | set(bad)))}"
+        if time.monotonic() > deadline_s:
+            raise RunFailedError(
+                f"{words}: no more came within {settings.wait_for_nodes_s:g} s "
+                "(recovery.node_check.wait_for_nodes_s; too_few_nodes=shrink goes on with fewer)"
+            )
+        if words != said:
+            logger.warning("%s: waiting for others", words)
+            said = words
+        time.sleep(_WAIT_INTERVAL_S)
 
 
 def account_goodput(run: RunDir, *, live: bool = False) -> Goodput:

@@ -44,8 +44,9 @@ CHECKPOINT_COMMITTED = "overland.checkpoint.committed"
 
 
 @task(name="begin-attempt", cache_policy=NO_CACHE)
-def begin_attempt(config: RunConfig) -> int | None:
-    """Number of the attempt to watch: the last one if it may still run, else a new one.
+def begin_attempt(config: RunConfig, exclude: Sequence[str] = ()) -> int | None:
+    """Number of the attempt to watch: the last one if it may still run, else a new one, which does
+    without the nodes `exclude` and those that actions have excluded.
 
     None when training is finished, and its last checkpoint still there.
     """
@@ -53,12 +54,12 @@ def begin_attempt(config: RunConfig) -> int | None:
     run = RunDir(config.resolved_run_dir())
     attempts = run.attempts()
     if not attempts:
-        return _start(config, run.attempt(1))
+        return _start(config, run.attempt(1), exclude)
     last = attempts[-1]
     record = last.record()
     if record is None:
         # The flow was killed around the submission; the key tells whether the job exists.
-        return _start(config, last)
+        return _start(config, last, exclude)
     if record.outcome is None:
         get_run_logger().info("attempt %d is picked up again", last.number)
         return last.number
@@ -72,15 +73,15 @@ def begin_attempt(config: RunConfig) -> int | None:
             config.train.steps,
             saved_step(run),
         )
-    return _start(config, run.attempt(last.number + 1))
+    return _start(config, run.attempt(last.number + 1), exclude)
 
 
-def _start(config: RunConfig, attempt: AttemptDir) -> int:
+def _start(config: RunConfig, attempt: AttemptDir, exclude: Sequence[str]) -> int:
     launcher = make_launcher(config.launcher)
     handle = launcher.find(attempt.job_dir)
     if handle is None:
         write_text(attempt.config_path, config.model_dump_json(indent=2) + "\n")
-        handle = launcher.submit(_job(config, attempt))
+        handle = launcher.submit(_job(config, attempt, exclude))
     write_record(attempt.record_path, _new_record(attempt, handle))
     get_run_logger().info("attempt %d is job %s", attempt.number, handle.job_id)
     return attempt.number
@@ -95,7 +96,7 @@ def _new_record(attempt: AttemptDir, handle: JobHandle) -> AttemptRecord:
     )
 
 
-def _job(config: RunConfig, attempt: AttemptDir) -> JobSpec:
+def _job(config: RunConfig, attempt: AttemptDir, exclude: Sequence[str]) -> JobSpec:
     run_dir = config.resolved_run_dir()
     return JobSpec(
         key=str(attempt.path),
@@ -108,7 +109,7 @@ def _job(config: RunConfig, attempt: AttemptDir) -> JobSpec:
         nodes=config.launcher.nodes,
         processes_per_node=config.launcher.processes_per_node,
         grace_s=config.recovery.stop_grace_s,
-        exclude_nodes=tuple(excluded_nodes(RunDir(run_dir))),
+        exclude_nodes=tuple(sorted({*excluded_nodes(RunDir(run_dir)), *exclude})),
     )
 
 
