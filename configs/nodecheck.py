@@ -23,8 +23,8 @@ class ProbeSize(Record):
     """How often the work is done in one probe: a fault that comes and goes has to miss them all."""
     matmul_size: int | None
     """Rows of the square matrices; None: 8192 on a GPU, 512 without."""
-    gather_mib: float
-    """Each process's part of the all-gather."""
+    gather_mib: float | None
+    """Each process's part of the all-gather; None: 64 on a GPU, 4 without."""
     timeout_s: float
     """A probe that takes longer has failed."""
 

@@ -32,8 +32,8 @@ class NodeCheckConfig(Section):
     """A node is slow that takes this many times the median, twice."""
     matmul_size: PositiveInt | None = None
     """Rows of the matrices that are multiplied; None: 8192 on GPUs, 512 without."""
-    gather_mib: PositiveFloat = 64.0
-    """What each process contributes to an all-gather."""
+    gather_mib: PositiveFloat | None = None
+    """What each process contributes to an all-gather, in MiB; None: 64 on GPUs, 4 without."""
 
     exclude_slow: bool = False
     """True: slow nodes are excluded as faulty ones are."""

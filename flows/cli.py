@@ -32,7 +32,9 @@ from configs.schema import RunConfig
 from flows.cli_bench import bench
 from flows.cli_chaos import chaos
 from flows.cli_diagnose import diagnose
+from flows.cli_nodecheck import nodecheck
 from flows.cli_plan import plan
+from flows.cli_simulate import simulate
 from flows.locks import check_free
 from infra import interrupt
 
@@ -52,8 +54,10 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(plan, name="plan")
+app.add_typer(simulate, name="simulate")
 app.command()(chaos)
 app.command()(diagnose)
+app.command()(nodecheck)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML config file.")]
 Overrides = Annotated[

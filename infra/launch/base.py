@@ -123,8 +123,8 @@ class Launcher(Protocol):
     def logs(self, handle: JobHandle) -> list[Path]:
         """Files with the launcher's and the program's output."""
 
-    def nodes(self) -> list[str]:
-        """Names of the nodes that can run jobs."""
+    def nodes(self, *, also_down: bool = False) -> list[str]:
+        """Names of the nodes that can run jobs; `also_down`: of those too that cannot at the moment."""
 
     def cordon(self, node: str, reason: str) -> None:
         """Take a node out of service for later jobs."""

@@ -107,8 +107,9 @@ class LocalLauncher:
         log = JobFiles(handle.job_dir).log
         return [log] if log.is_file() else []
 
-    def nodes(self) -> list[str]:
+    def nodes(self, *, also_down: bool = False) -> list[str]:
         """Names of the nodes that can run jobs."""
+        del also_down
         return [os.uname().nodename]
 
     def cordon(self, node: str, reason: str) -> None:

@@ -120,12 +120,12 @@ class SlurmLauncher:
         log = SlurmFiles(handle.job_dir).log
         return [log] if log.is_file() else []
 
-    def nodes(self) -> list[str]:
+    def nodes(self, *, also_down: bool = False) -> list[str]:
         """Names of the nodes that can run jobs, in the partition that jobs go to."""
         nodes = patiently(self._client.nodes, patience_s=self._patience_s)
         partition = self._submitter.partition
         mine = [n for n in nodes if partition is None or partition in n.partitions]
-        return [node.name for node in mine if node.usable]
+        return [node.name for node in mine if node.usable or also_down]
 
     def cordon(self, node: str, reason: str) -> None:
         """Take a node out of service for later jobs: it is drained, with the reason."""

@@ -188,7 +188,8 @@ def _address() -> str:
 def _gather(task: ProbeTask, device: torch.device) -> float:
     """Seconds of an all-gather, for each part that came from elsewhere (groups differ in their size);
     what arrives must be what was sent."""
-    count = max(1, int(task.size.gather_mib * _MIB / 4))
+    mib = task.size.gather_mib or (64 if device.type == "cuda" else 4)
+    count = max(1, int(mib * _MIB / 4))
     mine = _pattern(count, task.rank, device)
     parts = [torch.empty_like(mine) for _ in range(task.world_size)]
     time_s = _timed(lambda: dist.all_gather(parts, mine), device)

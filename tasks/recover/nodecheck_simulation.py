@@ -19,6 +19,22 @@ from tasks.recover.nodecheck import Findings, Group, Round, Rules, judge, next_g
 
 PAPER = Rules(confirm=False, max_rounds=2)
 """The two rounds of the Acme paper and of DLRover."""
+STANDARD_MIXES: tuple[FaultMix, ...] = (
+    FaultMix(name="none"),
+    FaultMix(name="0.1 % dead, 0.1 % broken", dead=0.001, broken=0.001),
+    FaultMix(name="1 % broken", broken=0.01),
+    FaultMix(name="10 % broken", broken=0.1),
+    FaultMix(name="40 % broken", broken=0.4),
+    FaultMix(name="1 % fail in 10 % of trials", intermittent=0.01, intermittent_rate=0.1),
+    FaultMix(name="1 % fail in 30 % of trials", intermittent=0.01, intermittent_rate=0.3),
+    FaultMix(name="1 % fail in 70 % of trials", intermittent=0.01, intermittent_rate=0.7),
+    FaultMix(name="1 % slow to compute", slow=0.01, slow_is_compute=True),
+    FaultMix(name="1 % slow to exchange", slow=0.01),
+    FaultMix(name="0.1 % of links", link=0.001),
+    FaultMix(
+        name="all kinds", dead=0.002, broken=0.005, intermittent=0.002, slow=0.002, link=0.001
+    ),
+)
 _NOISE = 0.03
 """Relative standard deviation of the times of healthy nodes."""
 

@@ -75,12 +75,12 @@ def check_nodes(
         raise
 
 
-def all_nodes(config: RunConfig) -> list[str]:
+def all_nodes(config: RunConfig, *, also_down: bool = False) -> list[str]:
     """What `overland nodecheck` checks: all nodes that can run jobs; on one machine its own processes,
     each with a GPU where there are some."""
     if config.launcher.kind == "local":
         return player_names(config.launcher.processes_per_node)
-    return make_launcher(config.launcher).nodes()
+    return make_launcher(config.launcher).nodes(also_down=also_down)
 
 
 @dataclass
