@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 import torch
@@ -21,6 +19,7 @@ from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
 from tasks.train.distributed import World
 from tasks.train.events import EventLog
+from tasks.train.optimizer import before_reduction
 from tasks.train.replicas import ReplicaCheck
 from tasks.train.spikes import Spike, SpikeDetector
 from tasks.train.state import TrainingState
@@ -53,10 +52,7 @@ class AnomalyWatch:
             return
         self._spikes.warm_up(_agree_on_past_losses(run, world, state.step, config))
         self._nodes = _gather_nodes(world)
-        model_config: Any = state.ddp.config
-        model_config.finalize_model_grads_func = _after(
-            self._stragglers.clock.stop, model_config.finalize_model_grads_func
-        )
+        before_reduction(state.ddp, self._stragglers.clock.stop)
 
     def step_begins(self) -> None:
         """Before anything of a step is done."""
@@ -190,12 +186,3 @@ def _gather_nodes(world: World) -> list[str]:
     nodes: list[Any] = [""] * world.size
     dist.all_gather_object(nodes, world.node, group=world.control)
     return nodes
-
-
-def _after(first: Callable[[], None], function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def both(*arguments: Any, **named: Any) -> Any:
-        first()
-        return function(*arguments, **named)
-
-    return both

@@ -24,6 +24,7 @@ from tasks.train.distributed import World
 from tasks.train.events import EventLog
 from tasks.train.faults import Faults
 from tasks.train.mcore import get_forward_backward_func, parallel_state
+from tasks.train.optimizer import before_reduction
 from tasks.train.progress import Progress
 from tasks.train.report import Report
 from tasks.train.state import TrainingState
@@ -81,6 +82,7 @@ class Trainer:
         self._control = Control(world)
         self._word = Word()
         self._progress = Progress.open(world.rank)
+        before_reduction(state.ddp, partial(self._progress.enter, "gradients"))
         self._report = Report(config, world, state, marker, events)
         self._watch = AnomalyWatch(config, run, world, state, events)
         self._stream = SampleStream.of(config.train, skip_samples)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -58,6 +59,19 @@ def build_optimizer(ddp: DistributedDataParallel, config: RunConfig, dtype: torc
     if config.parallel.data > 1:
         ddp.config.no_sync_func = ddp.no_sync
     return optimizer
+
+
+def before_reduction(ddp: DistributedDataParallel, call: Callable[[], None]) -> None:
+    """Have `call` made in each step once this rank's own gradients are there, before it waits for those
+    of the others."""
+    reduce: Callable[..., Any] = ddp.config.finalize_model_grads_func
+
+    @wraps(reduce)
+    def both(*arguments: Any, **named: Any) -> Any:
+        call()
+        return reduce(*arguments, **named)
+
+    ddp.config.finalize_model_grads_func = both
 
 
 def build_schedule(optimizer: object, train: TrainConfig) -> OptimizerParamScheduler:

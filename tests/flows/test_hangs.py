@@ -44,7 +44,7 @@ def test_the_rank_that_hangs_is_named(tmp_path: Path) -> None:
     stacks = stacks_of(attempt)
     assert {rank: stack.taken_by for rank, stack in stacks.items()} == {0: "py-spy", 1: "py-spy"}
     assert [(stacks[r].step, stacks[r].phase) for r in (0, 1)] == [
-        (11, "forward_backward"),
+        (11, "gradients"),
         (11, "data"),
     ]
     verdict = verdict_of(attempt)
