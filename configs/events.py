@@ -70,8 +70,6 @@ class SnapshotEvent(Record):
     outcome: Literal["begun", "skipped"]
     blocked_s: float
     """Time that training was held up to begin it; what it waited at the optimizer is the step's."""
-    for_storage: bool = True
-    """Whether it is to become a checkpoint."""
     size_bytes: int = 0
     """What this rank copies."""
 

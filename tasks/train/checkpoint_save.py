@@ -97,7 +97,8 @@ class Checkpointer:
         return self._free_buffer() is None
 
     def begin(self, *, for_storage: bool = True) -> SnapshotEvent:
-        """Begin to copy the state of now. A buffer must be free on all ranks."""
+        """Begin to copy the state of now, to become a checkpoint or to stay in memory. A buffer must be
+        free on all ranks."""
         started = time.monotonic()
         buffer = self._free_buffer()
         assert buffer is not None
@@ -116,7 +117,7 @@ class Checkpointer:
 
         self._copying.append(buffer)
         self._copier.begin(buffer, self._buffers.layout, copied)
-        return self._event("begun", time.monotonic() - started, for_storage)
+        return self._event("begun", time.monotonic() - started)
 
     def save_loaded(self) -> None:
         """Save the snapshot that training was just restarted from, if storage does not have it."""
@@ -129,13 +130,13 @@ class Checkpointer:
             self._request(buffer, Moment.of(self._state), time.time(), full_disk=False)
         )
 
-    def skipped(self, *, for_storage: bool) -> SnapshotEvent:
+    def skipped(self) -> SnapshotEvent:
         """Say that a snapshot is left out."""
         logger.warning(
             "step %d: no snapshot, since no buffer is free: earlier ones are still being written",
             self._state.step,
         )
-        return self._event("skipped", 0.0, for_storage)
+        return self._event("skipped", 0.0)
 
     def before_optimizer(self) -> float:
         """Keep the optimizer off what is not copied yet; returns the seconds that it waited."""
@@ -286,13 +287,12 @@ class Checkpointer:
             "size_bytes": self._buffers.layout.size_bytes,
         }
 
-    def _event(self, outcome: Any, blocked_s: float, for_storage: bool) -> SnapshotEvent:
+    def _event(self, outcome: Any, blocked_s: float) -> SnapshotEvent:
         return SnapshotEvent(
             time=time.time(),
             step=self._state.step,
             outcome=outcome,
             blocked_s=blocked_s,
-            for_storage=for_storage,
             size_bytes=self._copied_bytes,
         )
 

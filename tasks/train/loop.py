@@ -191,7 +191,7 @@ class Trainer:
             self._report.checkpoints(checkpointer.finish())
             return
         if self._word.busy:
-            event = checkpointer.skipped(for_storage=for_storage)
+            event = checkpointer.skipped()
         else:
             event = checkpointer.begin(for_storage=for_storage)
         self._report.snapshot(event)
