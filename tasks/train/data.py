@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from configs.fault_schema import FaultConfig
 from configs.files import sha256_of_json, sync_directory, sync_file
 from configs.records import DataManifest, SplitRecord
 from configs.rundir import RunDir
-from configs.samples import SampleStream, Span
+from configs.samples import SampleStream
 from configs.schema import RunConfig
 from tasks.train.distributed import World
 from tasks.train.mcore import GPTDataset, GPTDatasetConfig, Split
@@ -82,8 +82,8 @@ class MicroBatches:
     """This rank's micro-batches of the global batches from a position on, one global batch after another.
 
     Each micro-batch of all data-parallel ranks together is a run of consecutive samples, so the
-    samples of a global batch do not depend on the number of ranks. Batches that touch a span of
-    `skip_samples` are left out.
+    samples of a global batch do not depend on the number of ranks. Without a `stream` that says what is
+    left out, all of the data set is read.
     """
 
     def __init__(
@@ -93,15 +93,13 @@ class MicroBatches:
         world: World,
         *,
         consumed_samples: int = 0,
-        skip_samples: Sequence[Span] = (),
+        stream: SampleStream | None = None,
     ) -> None:
         self._dataset = dataset
         self._size = config.train.micro_batch_size
         self._stride = self._size * world.data_size
         self._offset = self._size * world.data_rank
-        self._stream = SampleStream(
-            config.train.global_batch_size, dataset.num_samples, tuple(skip_samples)
-        )
+        self._stream = stream or SampleStream(config.train.global_batch_size, dataset.num_samples)
         self._position = consumed_samples
         self._starts: Iterator[int] = iter(())
         self._device = world.device

@@ -100,7 +100,7 @@ class Trainer:
             self._config,
             self._world,
             consumed_samples=state.consumed_samples,
-            skip_samples=self._stream.spans,
+            stream=self._stream,
         )
         stopped_by = ""
         while state.step < train.steps and not stopped_by:

@@ -15,6 +15,7 @@ from configs.events import FaultEvent
 from configs.fault_schema import FaultConfig
 from configs.files import read_json_lines
 from configs.rundir import RunDir
+from configs.samples import SampleStream, Span
 from tasks.train import faults as faults_module
 from tasks.train.data import Datasets, MicroBatches, open_datasets
 from tasks.train.distributed import World
@@ -47,6 +48,10 @@ def open_here(run: RunDir, heard: list[FaultConfig], **sections: Any) -> Dataset
     nobody = cast("Any", None)
     world = World(0, 1, torch.device("cpu"), torch.float32, control=nobody)
     return open_datasets(run, manifest, config, world, on_poison=heard.append)
+
+
+def stream_without(*spans: Span) -> SampleStream:
+    return SampleStream.of(make_config({}).train, spans)
 
 
 def read(datasets: Datasets, ranks: int, count: int, **start: Any) -> torch.Tensor:
@@ -84,7 +89,7 @@ def test_skipped_samples_are_not_read_by_any_number_of_ranks(
     new_run: Callable[[], RunDir], ranks: int
 ) -> None:
     datasets = open_here(new_run(), [])
-    tokens = read(datasets, ranks, 32, skip_samples=[(8, 24), (16, 32)])
+    tokens = read(datasets, ranks, 32, stream=stream_without((8, 24), (16, 32)))
     expected = [*range(8), *range(32, 56)]
     assert torch.equal(tokens, torch.stack([datasets.train[i]["tokens"] for i in expected]))
 
@@ -92,7 +97,7 @@ def test_skipped_samples_are_not_read_by_any_number_of_ranks(
 def test_a_run_that_skipped_batches_begins_anew_at_the_end(new_run: Callable[[], RunDir]) -> None:
     """64 samples: 8 steps of 8."""
     datasets = open_here(new_run(), [])
-    tokens = read(datasets, 2, 24, consumed_samples=56, skip_samples=[(0, 8)])
+    tokens = read(datasets, 2, 24, consumed_samples=56, stream=stream_without((0, 8)))
     expected = [*range(56, 64), *range(8, 24)]
     assert torch.equal(tokens, torch.stack([datasets.train[i]["tokens"] for i in expected]))
 
