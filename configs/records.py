@@ -145,10 +145,9 @@ class Action(Record):
     exclude_nodes: list[str] = []
     rollback_to_step: int | None = None
     """For rollback_skip_data: checkpoints and snapshots of later steps, made so far, are void."""
-    skip_until_step: int | None = None
-    """For rollback_skip_data: batches up to this step of the struck attempt are not trained on again."""
     skip_samples: list[tuple[int, int]] = []
-    """The same as positions in the training data: from (included) to (excluded)."""
+    """For rollback_skip_data: positions in the training data that are not trained on again, from
+    (included) to (excluded)."""
     decided_at: float
 
 

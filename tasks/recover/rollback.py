@@ -100,7 +100,6 @@ def roll_back_and_skip(
             f"{anomaly.message}"
         ),
         rollback_to_step=target.step,
-        skip_until_step=anomaly.step,
         skip_samples=[(target.position, end)],
         decided_at=now,
     )
