@@ -1,8 +1,8 @@
-"""The part of the training state that is not tensors: a few numbers, taken in microseconds.
+"""The numbers of the training state beside its tensors: steps, position in the data, learning rates.
 
-A checkpoint wants them in megatron-core's nested structure, which takes milliseconds to make. The
-structure stays the same; so it is made once, and later only its numbers are put in, by the thread
-that copies.
+`Moment.of` takes them while training stands still, in microseconds. In a checkpoint (common.pt) they lie
+in megatron-core's nested structure, which takes milliseconds to make. So that is made once, as a
+`CommonTemplate`, and the thread that hands a snapshot to the writer puts a moment's numbers into a copy.
 """
 
 from __future__ import annotations
