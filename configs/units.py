@@ -10,7 +10,7 @@ from configs.errors import InputError
 _DURATION_UNITS_S = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _SIZE_PREFIXES = {"": 1.0} | {letter: 1000.0 ** (i + 1) for i, letter in enumerate("kmgtp")}
 _COUNT_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-_NUMBER = r"(\d[\d_]*\.?\d*(?:e[+-]?\d+)?)\s*"
+_NUMBER = r"(-?\d[\d_]*\.?\d*(?:e[+-]?\d+)?)\s*"
 
 
 def parse_duration_s(text: str) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -116,8 +116,9 @@ def plan_goodput_command(
         ),
     ] = None,
     trace_nodes: Annotated[
-        int, typer.Option(metavar="N", help="Nodes that the trace was recorded on.")
-    ] = 400,
+        int | None,
+        typer.Option(metavar="N", help="Nodes that the trace was recorded on. [default: 400]"),
+    ] = None,
     spare_nodes: Annotated[
         int | None,
         typer.Option(
@@ -134,8 +135,13 @@ def plan_goodput_command(
     """
     from flows.show.plan_goodput import print_goodput_plan
     from flows.show.report import report_console
-    from tasks.recover.goodput_plan import plan_goodput, trace_mtbf_s
+    from tasks.recover.goodput_plan import INFINITEHBD_NODES, plan_goodput, trace_mtbf_s
 
+    if fault_trace is None:
+        _refuse({"--trace-nodes": trace_nodes, "--spare-nodes": spare_nodes}, "--fault-trace")
+    if not restart_from_memory_fraction:
+        _refuse({"--memory-interval-s": memory_interval_s}, "--restart-from-memory-fraction")
+    trace_nodes = INFINITEHBD_NODES if trace_nodes is None else trace_nodes
     node_count = _node_count(gpus, gpus_per_node)
     if job_mtbf is not None:
         if mtbf is not None:
@@ -173,6 +179,13 @@ def plan_goodput_command(
         typer.echo(found.model_dump_json())
     else:
         print_goodput_plan(found, report_console(sys.stdout))
+
+
+def _refuse(options: Mapping[str, float | None], needed: str) -> None:
+    """What would be ignored is refused."""
+    for option, value in options.items():
+        if value is not None:
+            raise InputError(f"{option} has no use without {needed}: give both, or leave it out")
 
 
 def _given(option: str, parse: Callable[[str], float], text: str) -> float:

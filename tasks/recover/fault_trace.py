@@ -19,6 +19,8 @@ from configs.errors import InputError
 DAY_S = 86_400.0
 INFINITEHBD_NODES = 400
 """Eight-GPU nodes that the published trace was recorded on."""
+_MOST_NODES = 1_000_000
+_MOST_DAYS = 100_000.0
 
 
 @dataclass(frozen=True, order=True)
@@ -51,7 +53,7 @@ def read_fault_trace(path: Path, nodes: int = INFINITEHBD_NODES) -> FaultTrace:
         outages, names = _pair(events)
     except OSError as error:
         raise InputError(f"the fault trace {path} cannot be read: {error.strerror}") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise InputError(
             f"{path} is no fault trace: it must be a JSON list of events with node_id, event_time in"
             f" days, and event_type fault_start or fault_end ({type(error).__name__}: {error})"
@@ -60,7 +62,12 @@ def read_fault_trace(path: Path, nodes: int = INFINITEHBD_NODES) -> FaultTrace:
         raise InputError(f"the fault trace {path} holds no fault")
     if nodes < names:
         raise InputError(f"{names} nodes failed in {path}: it cannot be a trace of {nodes} nodes")
-    return FaultTrace(tuple(sorted(outages)), nodes, max(outage.end_s for outage in outages))
+    if nodes > _MOST_NODES:
+        raise InputError(f"--trace-nodes must be at most {_MOST_NODES:,}")
+    span_s = max(outage.end_s for outage in outages)
+    if not span_s:
+        raise InputError(f"all events of the fault trace {path} are at time 0: it has no length")
+    return FaultTrace(tuple(sorted(outages)), nodes, span_s)
 
 
 def draw_cluster(trace: FaultTrace, nodes: int, random: np.random.Generator) -> list[Outage]:
@@ -100,9 +107,9 @@ def _pair(events: list[dict[str, Any]]) -> tuple[list[Outage], int]:
     begun: dict[tuple[int, str], list[float]] = {}
     outages = []
     last_s = 0.0
-    for event in sorted(events, key=lambda event: float(event["event_time"])):
+    for event in sorted(events, key=_time_s):
         node = numbers.setdefault(str(event["node_id"]), len(numbers))
-        last_s = float(event["event_time"]) * DAY_S
+        last_s = _time_s(event)
         waiting = begun.setdefault((node, json.dumps(event.get("fault_type"))), [])
         if event["event_type"] == "fault_start":
             waiting.append(last_s)
@@ -112,3 +119,10 @@ def _pair(events: list[dict[str, Any]]) -> tuple[list[Outage], int]:
             outages.append(Outage(waiting.pop(0), last_s, node))
     outages += [Outage(s, last_s, node) for (node, _), left in begun.items() for s in left]
     return outages, len(numbers)
+
+
+def _time_s(event: dict[str, Any]) -> float:
+    days = float(event["event_time"])
+    if not 0 <= days <= _MOST_DAYS:  # nan too
+        raise ValueError(f"event_time {days:g}")
+    return days * DAY_S

@@ -12,7 +12,8 @@ MIN_MEMORY_INTERVAL_S = 1.0
 """The least time between snapshots in memory, where no step time says more."""
 GOOD_ENOUGH = 0.001
 """An interval is good when it loses at most this share of the wall time against the best."""
-_MAX_SNAPSHOTS = 1 << 16
+MAX_SNAPSHOTS = 1 << 16
+"""Most snapshots in memory that are looked at for one checkpoint."""
 
 
 def best_intervals(assumptions: Assumptions) -> Intervals:
@@ -60,7 +61,7 @@ def least_interval_s(assumptions: Assumptions) -> float:
     """The shortest storage interval: one checkpoint must be written before the next is begun."""
     least_s = max(assumptions.write_s - assumptions.blocked_s, 1e-6 * assumptions.write_s)
     step_s = assumptions.step_time_s
-    return least_s if step_s is None else step_s * math.ceil(least_s / step_s - 1e-9)
+    return least_s if step_s is None else step_s * max(math.ceil(least_s / step_s - 1e-9), 1)
 
 
 def references(assumptions: Assumptions) -> list[Reference]:
@@ -147,7 +148,7 @@ def _golden_section(value: Callable[[float], float], low: float, high: float) ->
 
 
 def _best_of_integers(
-    make: Callable[[int], Intervals], assumptions: Assumptions, most: int = _MAX_SNAPSHOTS
+    make: Callable[[int], Intervals], assumptions: Assumptions, most: int = MAX_SNAPSHOTS
 ) -> Intervals:
     """The best of make(1), make(2), ..., whose goodput has one peak; too short ones do not count."""
 
@@ -178,7 +179,17 @@ def _in_steps(assumptions: Assumptions, best: Intervals) -> Intervals:
         {near + d for d in range(-2, 4)} | {least} if given_s is None else {round(given_s / step_s)}
     )
     around = {max(memory, 1) for memory in around}
-    counts = {max(best.snapshots + d, 1) for d in range(-3, 4)} if best.snapshots > 1 else {1}
+
+    def counts(memory: int) -> set[int]:
+        """Snapshots for each checkpoint: at least so many that the last one is written by then."""
+        period_s = memory * step_s + assumptions.blocked_s
+        fewest = max(math.ceil(assumptions.write_s / period_s - 1e-9), 1)
+        if best.snapshots == 1:
+            return {fewest} if given_s is not None else {1} & {fewest}
+        tried = {best.snapshots + d for d in range(-3, 4)}
+        tried |= {round(best.storage_s / step_s / other) for other in around}
+        return {fewest} | {count for count in tried if count > fewest}
+
     candidates = [
         Intervals(
             storage_s=memory * count * step_s,
@@ -187,8 +198,7 @@ def _in_steps(assumptions: Assumptions, best: Intervals) -> Intervals:
             memory_steps=memory,
         )
         for memory in around
-        for count in counts | {max(round(best.storage_s / step_s / memory), 1) for memory in around}
-        if memory * count >= least and (count == 1 or best.snapshots > 1)
+        for count in counts(memory)
     ]
     return max(candidates, key=lambda intervals: expected_goodput(assumptions, intervals))
 

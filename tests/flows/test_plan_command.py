@@ -79,19 +79,40 @@ def test_the_report_fits_the_terminal(width: int, capsys: pytest.CaptureFixture[
     ("options", "said"),
     [
         (["--interval-s", "20"], "takes 86.1 s at 20 GB/s; an interval of at least 86 s would fit"),
-        (["--interval-s", "0"], "--interval-s must be more than zero"),
-        (["--job-mtbf", "20s"], "a node MTBF of at least .* days would fit, or at most 44 GPUs"),
+        (["--interval-s", "0"], "--interval-s must be from 0.001 to"),
+        (["--job-mtbf", "20s"], "a node MTBF of at least .* days would fit, or at most 40 GPUs"),
         (["--step-time-s", "2000000"], "train a step .* would fit"),
         (["--mtbf", "14.3"], "is no duration"),
         (["--mtbf", "1h", "--job-mtbf", "1h"], "not both"),
         (["--gpus-per-node", "0"], "--gpus-per-node must be more than zero"),
-        (["--blocked-s", "-1"], "--blocked-s must be zero or more"),
-        (["--blocked-s", "nan"], "--blocked-s must be zero or more"),
-        (["--restart-s", "inf"], "--restart-s must be zero or more"),
-        (["--step-time-s", "0"], "--step-time-s must be more than zero"),
+        (["--blocked-s", "-1"], "--blocked-s must be from 0 to"),
+        (["--blocked-s", "nan"], "--blocked-s must be from 0 to"),
+        (["--restart-s", "inf"], "--restart-s must be from 0 to"),
+        (["--step-time-s", "0"], "--step-time-s must be from 0.001 to"),
         (["--restart-from-memory-fraction", "1"], "a share of the failures"),
         (["--restart-from-memory-fraction", "75"], "a share of the failures"),
-        (["--spare-nodes", "-1"], "--spare-nodes must be zero or more"),
+        (["--spare-nodes", "5"], "--spare-nodes has no use without --fault-trace"),
+        (["--trace-nodes", "400"], "--trace-nodes has no use without --fault-trace"),
+        (["--memory-interval-s", "60"], "no use without --restart-from-memory-fraction"),
+        (["--blocked-s", "1e9"], r"blocked by a save 1e\+09 s.* at least 1.45e\+06 days would fit"),
+        (["--mtbf", "1e300d"], r"MTBF of one node in seconds must be from 0.001 to 1e\+15"),
+        (["--mtbf", "1e-320s"], "MTBF of one node in seconds must be from"),
+        (["--write-bandwidth", "1e300B/s"], "--write-bandwidth .* must be from"),
+        (["--gpus-per-node", "1" + 400 * "0"], "--gpus-per-node must be from 1"),
+        (["--memory-restart-s", "1e300"], "--memory-restart-s must be from 0 to"),
+        (
+            [
+                "--restart-from-memory-fraction=0.5",
+                "--memory-interval-s=1e-3",
+                "--write-bandwidth=1MB/s",
+            ],
+            "an interval of at least 26.28 s would fit",
+        ),
+        (["--restart-from-memory-fraction=0.5", "--memory-interval-s=1e300"], "must be from 0.001"),
+        (
+            ["--spare-nodes=-1", "--fault-trace=none.json", "--mtbf=1d"],
+            "--spare-nodes must be from 0 to",
+        ),
         (["--state-size", "1TB"], "not both"),
         (["--write-bandwidth", "0GB/s"], "more than zero"),
         (["--fault-trace", "none.json"], "cannot be read"),
@@ -106,9 +127,18 @@ def test_impossible_input_is_refused_with_what_fits(options: list[str], said: st
         run(*BASE, *options)
 
 
-@pytest.mark.parametrize("gpus", ["0", "-8", "1.5", "many"])
-def test_gpus_are_a_whole_number_above_zero(gpus: str) -> None:
-    with pytest.raises(InputError):
+@pytest.mark.parametrize(
+    ("gpus", "said"),
+    [
+        ("0", "more than zero"),
+        ("-8", "'-8' must be more than zero"),
+        ("1.5", "must be a whole number"),
+        ("many", "is no number"),
+        ("1e300", "from 1 to"),
+    ],
+)
+def test_gpus_are_a_whole_number_above_zero(gpus: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
         run("plan", "goodput", "--gpus", gpus, "--parameters", "7B")
 
 

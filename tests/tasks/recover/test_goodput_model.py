@@ -116,6 +116,21 @@ def test_a_given_memory_interval_is_kept() -> None:
     assert fits(assumptions, best)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"memory_interval_s": 7.4, "step_time_s": 5.0, "blocked_s": 0.0},
+        {"memory_interval_s": 600.0, "step_time_s": 5.0, "blocked_s": 500.0},
+        {"step_time_s": 1e3, "state_size_bytes": 1.0},
+    ],
+)
+def test_a_checkpoint_in_steps_is_written_before_the_next(changes: dict[str, float]) -> None:
+    assumptions = assume(memory_fraction=0.5, gpus=8, **changes)
+    best = best_intervals(assumptions)
+    assert best.storage_s + best.snapshots * assumptions.blocked_s >= assumptions.write_s
+    assert 0 < good_range_s(assumptions, best)[0] <= best.storage_s
+
+
 def test_without_failures_everything_is_productive() -> None:
     goodputs = []
     for days in (1e3, 1e5, 1e7, 1e9):

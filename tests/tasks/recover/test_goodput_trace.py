@@ -157,6 +157,10 @@ def test_a_trace_pairs_starts_and_ends_by_node_and_fault(tmp_path: Path) -> None
         ("[1]", "no fault trace"),
         (json.dumps([event("a", 1.0, "boom")]), "boom"),
         (json.dumps([event(n, 1.0, "fault_start") for n in "abc"]), "3 nodes failed"),
+        (json.dumps([event("a", float("nan"), "fault_start")]), "event_time nan"),
+        (json.dumps([event("a", -1.0, "fault_start")]), "event_time -1"),
+        (json.dumps([event("a", 10**400, "fault_start")]), "no fault trace"),
+        (json.dumps([event("a", 0.0, "fault_start")]), "has no length"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, said: str) -> None:
