@@ -37,6 +37,7 @@ def check_config(config: RunConfig) -> None:
         *check_checkpoints(config),
         *check_faults(config),
         *check_diagnose(config.diagnose),
+        *_check_anomalies(config),
         *_check_evaluate(config),
         *_check_tracking(config),
     ]
@@ -177,6 +178,17 @@ def _check_schedule(config: RunConfig) -> Iterator[str]:
         yield (
             f"checkpoint.interval_steps ({interval}) is more than train.steps ({train.steps}), so a "
             f"failure would lose everything: {max(1, train.steps // 4)} would fit"
+        )
+
+
+def _check_anomalies(config: RunConfig) -> Iterator[str]:
+    anomalies = config.anomalies
+    window, patience = anomalies.spike_window_steps, anomalies.spike_patience_steps
+    if anomalies.enabled and patience > window:
+        yield (
+            f"anomalies.spike_patience_steps ({patience}) must be at most "
+            f"anomalies.spike_window_steps ({window}), the steps that tell what is usual: "
+            f"{min(20, window)} would fit, or anomalies.spike_window_steps={patience}"
         )
 
 

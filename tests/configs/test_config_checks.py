@@ -141,6 +141,11 @@ def test_config_that_fits_is_accepted() -> None:
             {"evaluate__tasks": []},
             "evaluate.tasks is empty: name at least one task, or set evaluate.enabled=false",
         ),
+        (
+            {"anomalies__spike_patience_steps": 100},
+            "anomalies.spike_patience_steps (100) must be at most anomalies.spike_window_steps (64), "
+            "the steps that tell what is usual: 20 would fit, or anomalies.spike_window_steps=100",
+        ),
         ({"evaluate__tasks": ["a", "b", "a"]}, "evaluate.tasks names a twice: once is enough"),
         (
             {"evaluate__task_dirs": ["/none"]},
