@@ -61,13 +61,8 @@ def is_about_credentials(error: Exception) -> bool:
     return type(error).__name__.endswith("CredentialsError")
 
 
-def retried(
-    patience: Patience, work: Callable[[], Result], is_final: Callable[[Exception], bool]
-) -> Result:
-    """Run `work`, which can be repeated, until it succeeds or the tries are spent.
-
-    `is_final` says which errors another try would not cure.
-    """
+def retried(patience: Patience, work: Callable[[], Result]) -> Result:
+    """Run `work`, which can be repeated, until it succeeds, fails for good, or the tries are spent."""
     for attempt in range(1, patience.attempts + 1):
         try:
             return within(patience.call_timeout_s, work)

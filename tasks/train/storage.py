@@ -143,9 +143,3 @@ class LocalStorage(Storage):
         except OSError as error:
             raise CheckpointError(f"{self._folder} could not be removed: {error}") from error
         sync_directory(self._folder.parent)
-
-    def names(self) -> list[str]:
-        if not self._folder.is_dir():
-            return []
-        files = (path for path in self._folder.iterdir() if path.is_file())
-        return sorted(path.name for path in files if not path.name.endswith(".tmp"))

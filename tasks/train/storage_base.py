@@ -51,10 +51,6 @@ class Storage(ABC):
     def remove_all(self) -> None:
         """Remove all files, unfinished ones too, and the folder."""
 
-    @abstractmethod
-    def names(self) -> list[str]:
-        """Names of the whole files, sorted."""
-
     def download(self, name: str, to: Path, expected: FileRecord) -> None:
         """Copy a file to `to`, which afterwards has the expected size and SHA-256, or is not there."""
         for attempt in range(1, _DOWNLOAD_ATTEMPTS + 1):

@@ -23,7 +23,7 @@ from fsspec.config import conf
 
 from configs.checkpoint_checks import S3
 from configs.errors import CheckpointError
-from tasks.train.patience import STEADY, Patience, is_about_credentials, is_final, retried
+from tasks.train.patience import STEADY, Patience, is_about_credentials, retried
 from tasks.train.storage_base import Storage, checked_name, without_credentials
 from tasks.train.storage_upload import Upload, UploadStream, begin_upload
 
@@ -72,7 +72,7 @@ class RemoteStorage(Storage):
         def read() -> bytes:
             return self._range(path, 0, int(self._fs.info(path)["size"]))
 
-        return self._told("read", name, lambda: retried(self._patience, read, is_final))
+        return self._told("read", name, lambda: retried(self._patience, read))
 
     def read_blocks(self, name: str, size_bytes: int) -> Iterator[bytes]:
         path = self._path(name)
@@ -81,7 +81,7 @@ class RemoteStorage(Storage):
         def fetch(start: int) -> bytes:
             end = min(start + _BLOCK_BYTES, size_bytes)
             read = lambda: self._range(path, start, end)  # noqa: E731
-            return self._told("read", name, lambda: retried(self._patience, read, is_final))
+            return self._told("read", name, lambda: retried(self._patience, read))
 
         with ThreadPoolExecutor(_BLOCKS_AHEAD, thread_name_prefix="download") as pool:
             ahead: list[Future[bytes]] = []
@@ -103,7 +103,7 @@ class RemoteStorage(Storage):
             with contextlib.suppress(FileNotFoundError):
                 self._fs.rm_file(path)
 
-        self._told("removed", name, lambda: retried(self._patience, remove, is_final))
+        self._told("removed", name, lambda: retried(self._patience, remove))
 
     def remove_all(self) -> None:
         if "/" not in self._root.strip("/"):
@@ -116,12 +116,7 @@ class RemoteStorage(Storage):
             if left := self._files():  # some file systems do not say what they could not remove
                 raise OSError(f"{len(left)} files are still there")
 
-        self._told("removed", "", lambda: retried(self._patience, remove, is_final))
-
-    def names(self) -> list[str]:
-        paths = self._told("listed", "", lambda: retried(self._patience, self._files, is_final))
-        names = (path.removeprefix(f"{self._root}/") for path in paths)
-        return sorted(name for name in names if "/" not in name and not name.endswith(".tmp"))
+        self._told("removed", "", lambda: retried(self._patience, remove))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{checked_name(name)}"
@@ -142,7 +137,7 @@ class RemoteStorage(Storage):
 
     def _require_size(self, path: str, size_bytes: int) -> None:
         self._fs.invalidate_cache()
-        there = retried(self._patience, lambda: int(self._fs.info(path)["size"]), is_final)
+        there = retried(self._patience, lambda: int(self._fs.info(path)["size"]))
         if there != size_bytes:
             raise OSError(f"{there} bytes are there after {size_bytes} were written")
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from configs.checkpoint_checks import S3
 from configs.time_limit import within
-from tasks.train.patience import Patience, is_final, retried
+from tasks.train.patience import Patience, retried
 
 _OBJECT_STORES = ("gs", "gcs", "az", "abfs", "abfss", "oss")
 _PARTS_AT_ONCE = 3
@@ -113,7 +113,7 @@ class S3Upload(Upload):
         arguments = {**self._upload, **arguments}
         limit_s = self._patience.request_timeout_s
         call = lambda: self._fs.call_s3(method, timeout=limit_s, **arguments)  # noqa: E731
-        return retried(self._patience, call, is_final)
+        return retried(self._patience, call)
 
 
 class ObjectUpload(Upload):

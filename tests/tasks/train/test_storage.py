@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,15 @@ def put(storage: Storage, name: str, content: bytes) -> None:
             file.write(content[start : start + MIB])
 
 
+def readable(storage: Storage, *names: str) -> list[str]:
+    found = []
+    for name in names:
+        with suppress(CheckpointError):
+            storage.read_bytes(name)
+            found.append(name)
+    return found
+
+
 # --- any kind -------------------------------------------------------------------------------------
 
 
@@ -65,7 +75,6 @@ def test_what_is_written_is_read(storage: Storage, tmp_path: Path) -> None:
     content = random.Random(1).randbytes(3 * MIB)
     put(storage, "__0_0.distcp", content)
     put(storage, "empty", b"")
-    assert storage.names() == ["__0_0.distcp", "empty"]
     assert storage.read_bytes("__0_0.distcp") == content
     assert storage.read_bytes("empty") == b""
     storage.download("__0_0.distcp", tmp_path / "copy", record_of(content))
@@ -78,7 +87,6 @@ def test_a_file_is_absent_when_its_writer_fails(storage: Storage) -> None:
     with pytest.raises(ZeroDivisionError), storage.write("__0_0.distcp") as file:
         file.write(b"x" * MIB)
         raise ZeroDivisionError
-    assert storage.names() == []
     with pytest.raises(CheckpointError, match=r"__0_0\.distcp could not be read: "):
         storage.read_bytes("__0_0.distcp")
 
@@ -88,10 +96,10 @@ def test_files_and_all_files_are_removed(storage: Storage) -> None:
         put(storage, name, b"content")
     storage.remove("b")
     storage.remove("was never there")
-    assert storage.names() == ["a", "c"]
+    assert readable(storage, "a", "b", "c") == ["a", "c"]
     storage.remove_all()
     storage.remove_all()
-    assert storage.names() == []
+    assert readable(storage, "a", "b", "c") == []
 
 
 def test_names_do_not_lead_out_of_the_folder(storage: Storage, tmp_path: Path) -> None:
