@@ -220,6 +220,11 @@ class EvaluationDir:
         return self.path / "times"
 
     @property
+    def inferred_path(self) -> Path:
+        """Written when all responses are there."""
+        return self.path / "infer.json"
+
+    @property
     def target_scores_dir(self) -> Path:
         """Scores of each task or group that was asked for, written as soon as it has its responses."""
         return self.path / "scores"

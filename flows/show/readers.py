@@ -173,6 +173,8 @@ class EvaluationReader:
         return self.view
 
     def _stage(self) -> str:
-        """The last stage that a job was submitted for; its tries are folders like infer-1."""
-        jobs = self._folder.job_dir("any").parent
-        return next((s for s in ("score", "infer") if any(jobs.glob(f"{s}-*"))), "export")
+        """The last stage that has begun; scoring runs beside inference, and then alone."""
+        if self._folder.inferred_path.is_file():
+            return "score"
+        jobs = self._folder.job_dir("any").parent  # a stage's tries are folders like infer-1
+        return "infer" if any(jobs.glob("infer-*")) else "export"

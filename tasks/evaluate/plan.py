@@ -6,39 +6,81 @@ Reads, in `evaluations/step_N/`, `config.json` (an EvaluateConfig, written by th
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from configs.errors import ConfigError, EvaluationError
 from configs.files import sha256_of_json
 from configs.records import Record
 from configs.rundir import EvaluationDir, read_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import build_catalog
+from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.render import check_entry
 
-# What decides when and where an evaluation runs, not what it asks.
-_SCHEDULING_KEYS = {"enabled", "every_nth", "timeout_s"}
+# What decides when and where an evaluation runs, not what it asks or how the model answers.
+_SCHEDULING_KEYS = {
+    "enabled",
+    "every_nth",
+    "timeout_s",
+    "stage_mib_per_s",
+    "scorers",
+    "code_timeout_s",
+    "code_memory_gib",
+}
 
 
 class ShardPlan(Record):
-    """A slice of a task's requests that one process runs; documents are never cut."""
+    """Requests of one type and of whole documents that one worker answers together."""
 
     name: str
     """responses/NAME.jsonl holds its responses."""
+    request_type: str
     start: int
-    """Position of its first request in the task."""
+    """Position of its first row in the task's requests file."""
     stop: int
-    """Position after its last request."""
+    """Position after its last row."""
+    start_bytes: int
+    """Where its rows lie in that file."""
+    stop_bytes: int
+    responses: int
+    """How many there are when it is done: a request is answered as often as it repeats."""
+    expected_s: float = 0.0
+    worker: str = ""
+    """The one it is meant for; any other may take it."""
 
 
 class TaskPlan(Record):
     """One task's requests."""
 
     task: str
+    target: str
+    """What it was asked for by: itself, a group or a tag."""
+    file: str
+    """Name of its files in requests/ and documents/."""
     documents: int
     requests: int
     num_fewshot: int
     requests_sha256: str
-    """Over the hashes of all requests, in order."""
+    """Over the hashes of all requests, in lm-eval's order."""
+    documents_kept: bool = False
+    """Whether documents/ holds its documents."""
+    runs_code: bool = False
+    """Whether scoring runs what the model has written."""
+    metric_s: float = 0.0
+    """How long its scoring is expected to take."""
     shards: list[ShardPlan]
+
+
+class Answering(Record):
+    """How the model is run: other settings may give other answers."""
+
+    backend: str
+    device: str
+    """cpu or cuda."""
+    dtype: str
+    batch_size: int
+    cpu_threads: int
+    lm_eval_version: str
 
 
 class EvaluationPlan(Record):
@@ -47,19 +89,34 @@ class EvaluationPlan(Record):
     step: int
     checkpoint: str = ""
     """SHA-256 of the commit marker of the checkpoint whose export is asked."""
+    model_sha256: str
+    """Which model it is; see model_folder.model_identity."""
     inputs_sha256: str
-    """Over the config and the model folder: another one needs another plan."""
+    """Over the config, the task files and the model folder: others need another plan."""
     targets: list[str]
     """Tasks, groups and tags that were asked for and have documents."""
     left_out: dict[str, str]
     """Asked for, but not run -> why."""
     tasks: list[TaskPlan]
+    order: list[str]
+    """Shards in the order in which they are taken."""
     limit: int | None
     num_fewshot: int | None
-    batch_size: int
+    answering: Answering
     bootstrap_iterations: int
     seeds: dict[str, int]
-    lm_eval_version: str
+
+    def sha256(self) -> str:
+        """Hash of all of it."""
+        return sha256_of_json(self.model_dump(mode="json"))
+
+    def tasks_of(self, target: str) -> list[TaskPlan]:
+        """The tasks of a target."""
+        return [task for task in self.tasks if task.target == target]
+
+    def shards_of(self, target: str) -> list[ShardPlan]:
+        """The shards of a target's tasks."""
+        return [shard for task in self.tasks_of(target) for shard in task.shards]
 
     def shards(self) -> list[tuple[TaskPlan, ShardPlan]]:
         """All shards, with the task of each."""
@@ -95,13 +152,35 @@ def current_plan(config: EvaluateConfig, evaluation: EvaluationDir) -> Evaluatio
 
 
 def inputs_sha256(config: EvaluateConfig, evaluation: EvaluationDir) -> str:
-    """Hash of the config and of the model files' names, sizes and times."""
-    files = sorted(path for path in evaluation.model_dir.rglob("*") if path.is_file())
-    model = [
-        [str(path.relative_to(evaluation.model_dir)), path.stat().st_size, path.stat().st_mtime_ns]
-        for path in files
-    ]
-    return sha256_of_json([config.model_dump(mode="json", exclude=_SCHEDULING_KEYS), model])
+    """Hash of the config, of the users' task files, and of which model it is."""
+    values = config.model_dump(mode="json", exclude=_SCHEDULING_KEYS)
+    folders = [[_version(path) for path in _files(folder)] for folder in config.task_dirs]
+    return sha256_of_json([values, folders, model_identity(evaluation)])
+
+
+def _files(folder: Path) -> list[Path]:
+    hidden = ("__pycache__", ".git")
+    return sorted(p for p in folder.rglob("*") if p.is_file() and not set(hidden) & set(p.parts))
+
+
+def _version(path: Path) -> list[str | int]:
+    status = path.stat()
+    return [str(path), status.st_size, status.st_mtime_ns]
+
+
+def devices_of(config: EvaluateConfig) -> list[int]:
+    """The GPUs that the model runs on; empty: the CPU."""
+    if config.cuda_devices:
+        return config.cuda_devices
+    return [] if config.cuda_device is None else [config.cuda_device]
+
+
+def worker_names(config: EvaluateConfig) -> list[str]:
+    """One on each GPU, or as many as the config says on the CPU."""
+    devices = devices_of(config)
+    if devices:
+        return [f"gpu{device}" for device in devices]
+    return [f"cpu{number}" for number in range(config.workers)]
 
 
 def config_of(evaluation: EvaluationDir) -> EvaluateConfig:

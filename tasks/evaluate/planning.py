@@ -1,7 +1,9 @@
-"""Makes an evaluation's plan: renders its tasks, enumerates their requests, writes plan.json.
+"""Makes an evaluation's plan: renders its tasks, enumerates their requests, cuts shards, writes plan.json.
 
 Reads the held-out documents and the users' task files. Writes, in `evaluations/step_N/`, `tasks/*.yaml`
-as lm-eval runs them and, last, `plan.json`, so that every later process asks exactly the same.
+as lm-eval runs them, `requests/` and `documents/` and, last, `plan.json`, so that every later process
+asks exactly the same. Responses that are there and answer requests of the new plan are kept; others
+are put aside into `responses/unused/`, where a later plan finds them again.
 """
 
 from __future__ import annotations
@@ -11,21 +13,40 @@ import sys
 from pathlib import Path
 
 from configs.errors import ConfigError, EvaluationError
+from configs.files import sha256_of_json
 from configs.records import ExportRecord
-from configs.rundir import EvaluationDir, read_record, write_record
+from configs.rundir import EvaluationDir, read_record, step_of_folder, write_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import Catalog, build_catalog, file_name
+from tasks.evaluate.cutting import cut
 from tasks.evaluate.enumeration import (
     SEEDS,
-    Requests,
     Target,
     enumerate_requests,
     load_targets,
     requests_sha256,
 )
-from tasks.evaluate.harness import LM_EVAL_VERSION
-from tasks.evaluate.plan import EvaluationPlan, ShardPlan, TaskPlan, inputs_sha256
+from tasks.evaluate.harness import LM_EVAL_VERSION, Instance
+from tasks.evaluate.manifest import (
+    documents_path,
+    requests_path,
+    rows_of,
+    write_documents,
+    write_requests,
+)
+from tasks.evaluate.model_folder import model_identity
+from tasks.evaluate.plan import (
+    Answering,
+    EvaluationPlan,
+    ShardPlan,
+    TaskPlan,
+    devices_of,
+    inputs_sha256,
+    worker_names,
+)
 from tasks.evaluate.render import check_entry, heldout_file, render
+from tasks.evaluate.responses import shard_path, unused_dir
+from tasks.evaluate.shards import Range, TaskRows, names_in
 
 _DATASETS_CACHE = "datasets_cache"
 
@@ -33,44 +54,137 @@ _DATASETS_CACHE = "datasets_cache"
 def make_plan(
     config: EvaluateConfig, evaluation: EvaluationDir, heldout_dir: Path
 ) -> EvaluationPlan:
-    """Render the tasks, enumerate their requests and write plan.json."""
-    plan, _ = plan_and_requests(config, evaluation, heldout_dir)
-    return plan
-
-
-def plan_and_requests(
-    config: EvaluateConfig, evaluation: EvaluationDir, heldout_dir: Path
-) -> tuple[EvaluationPlan, Requests]:
     """Make the plan anew; what an earlier plan has left behind is removed first."""
     evaluation.plan_path.unlink(missing_ok=True)
     export = read_record(evaluation.export_path, ExportRecord)
-    for folder in (evaluation.tasks_dir, evaluation.responses_dir):
-        if folder.exists():
-            shutil.rmtree(folder)
+    inputs = inputs_sha256(config, evaluation)  # before they are read
+    _remove_earlier(evaluation)
     targets, left_out = _render_targets(config, evaluation, heldout_dir)
+    answering, model_sha256 = _answering(config), model_identity(evaluation)
     tasks: list[TaskPlan] = []
-    requests: Requests = {}
+    rows: list[TaskRows] = []
+    offsets: list[list[int]] = []
     for target in load_targets(evaluation.tasks_dir, targets, config.num_fewshot):
-        enumerated = enumerate_requests(target, config.limit)
-        _refuse_twice(enumerated.keys() & requests.keys())
-        requests |= enumerated
-        tasks += _plan_tasks(target, enumerated, first_number=len(tasks))
+        for name, requests in enumerate_requests(target, config.limit).items():
+            _refuse_twice(name, tasks)
+            task = _enumerated(evaluation, target, name, requests, number=len(tasks))
+            answerer = sha256_of_json([model_sha256, answering.model_dump(mode="json")])
+            rows.append(TaskRows(name, rows_of(requests), answerer))
+            offsets.append(write_requests(requests_path(evaluation, task.file), rows[-1].rows))
+            tasks.append(task)
+    shards, order = _shards(config, evaluation, rows, offsets)
     plan = EvaluationPlan(
         step=evaluation.step,
         checkpoint=export.checkpoint if export is not None else "",
-        inputs_sha256=inputs_sha256(config, evaluation),
+        model_sha256=model_sha256,
+        inputs_sha256=inputs,
         targets=targets,
         left_out=left_out,
-        tasks=tasks,
+        tasks=[t.model_copy(update={"shards": s}) for t, s in zip(tasks, shards, strict=True)],
+        order=order,
         limit=config.limit,
         num_fewshot=config.num_fewshot,
-        batch_size=config.batch_size,
+        answering=answering,
         bootstrap_iterations=config.bootstrap_iterations,
         seeds=SEEDS,
+    )
+    _put_aside_others(evaluation, plan)
+    write_record(evaluation.plan_path, plan)
+    return plan
+
+
+def _remove_earlier(evaluation: EvaluationDir) -> None:
+    evaluation.scores_path.unlink(missing_ok=True)
+    evaluation.inferred_path.unlink(missing_ok=True)
+    for folder in (
+        evaluation.tasks_dir,
+        evaluation.requests_dir,
+        evaluation.documents_dir,
+        evaluation.claims_dir,
+        evaluation.target_scores_dir,
+    ):
+        if folder.exists():
+            shutil.rmtree(folder)
+
+
+def _answering(config: EvaluateConfig) -> Answering:
+    on_gpu = bool(devices_of(config))
+    return Answering(
+        backend=config.backend,
+        device="cuda" if on_gpu else "cpu",
+        dtype=config.dtype or ("auto" if on_gpu else "float32"),
+        batch_size=config.batch_size,
+        cpu_threads=config.cpu_threads,
         lm_eval_version=LM_EVAL_VERSION,
     )
-    write_record(evaluation.plan_path, plan)
-    return plan, requests
+
+
+def _enumerated(
+    evaluation: EvaluationDir, target: Target, name: str, requests: list[Instance], number: int
+) -> TaskPlan:
+    """The task's plan without shards; its documents are written."""
+    file = file_name(number, name)
+    return TaskPlan(
+        task=name,
+        target=target.name,
+        file=file,
+        documents=len({request.doc_id for request in requests}),
+        requests=len(requests),
+        num_fewshot=target.tasks[name].get_config("num_fewshot"),
+        requests_sha256=requests_sha256(requests),
+        documents_kept=write_documents(
+            documents_path(evaluation, file), target.tasks[name].eval_docs
+        ),
+        runs_code=bool(getattr(target.tasks[name], "UNSAFE_CODE", False)),
+        shards=[],
+    )
+
+
+def _shards(
+    config: EvaluateConfig,
+    evaluation: EvaluationDir,
+    tasks: list[TaskRows],
+    offsets: list[list[int]],
+) -> tuple[list[list[ShardPlan]], list[str]]:
+    """Shards of each task, those that are done among them, and the order of the others."""
+    there = names_in(evaluation.responses_dir, unused_dir(evaluation))
+    done = [rows.done(there) for rows in tasks]
+    cuts = cut(
+        [(r, list(d)) for r, d in zip(tasks, done, strict=True)], workers=len(worker_names(config))
+    )
+    shards: list[list[ShardPlan]] = []
+    for rows, starts, finished in zip(tasks, offsets, done, strict=True):
+        ranges: list[Range] = [*finished, *(c.rows for c in cuts if c.task == rows.task)]
+        shards.append([_shard(rows, r, starts) for r in sorted(ranges)])
+    names = {(r.task, s.start): s.name for r, ss in zip(tasks, shards, strict=True) for s in ss}
+    return shards, [names[c.task, c.rows[0]] for c in cuts]
+
+
+def _shard(rows: TaskRows, span: Range, starts: list[int]) -> ShardPlan:
+    start, stop = span
+    return ShardPlan(
+        name=rows.name(span),
+        request_type=rows.rows[start].request_type,
+        start=start,
+        stop=stop,
+        start_bytes=starts[start],
+        stop_bytes=starts[stop],
+        responses=sum(row.repeats for row in rows.rows[start:stop]),
+    )
+
+
+def _put_aside_others(evaluation: EvaluationDir, plan: EvaluationPlan) -> None:
+    """Move responses in and out of `unused`, so that `responses/` holds the plan's shards only."""
+    wanted = {shard_path(evaluation, shard.name) for _, shard in plan.shards()}
+    unused = unused_dir(evaluation)
+    for path in sorted(evaluation.responses_dir.glob("*.jsonl")):
+        if path not in wanted:
+            unused.mkdir(exist_ok=True)
+            path.replace(unused / path.name)
+    for path in wanted:
+        aside = unused / path.name
+        if aside.is_file():
+            aside.replace(path)
 
 
 def _render_targets(
@@ -89,7 +203,9 @@ def _render_targets(
         print(f"evaluation task {name} is left out: {reason}", file=sys.stderr, flush=True)
     if not targets:
         raise EvaluationError("no evaluation task has a document: there is nothing to evaluate")
-    cache_dir = evaluation.path.parent / _DATASETS_CACHE
+    # Checkpoints of one run share it; an evaluation that stands alone keeps to its folder.
+    in_run = step_of_folder(evaluation.path) is not None
+    cache_dir = (evaluation.path.parent if in_run else evaluation.path) / _DATASETS_CACHE
     render(entries, evaluation.tasks_dir, heldout_dir, cache_dir)
     return targets, left_out
 
@@ -112,24 +228,8 @@ def _without_documents(catalog: Catalog, names: list[str], heldout_dir: Path) ->
     return left_out
 
 
-def _plan_tasks(target: Target, enumerated: Requests, first_number: int) -> list[TaskPlan]:
-    plans = []
-    for number, (name, requests) in enumerate(enumerated.items(), start=first_number):
-        shard = ShardPlan(name=file_name(number, name), start=0, stop=len(requests))
-        plan = TaskPlan(
-            task=name,
-            documents=len({request.doc_id for request in requests}),
-            requests=len(requests),
-            num_fewshot=target.tasks[name].get_config("num_fewshot"),
-            requests_sha256=requests_sha256(requests),
-            shards=[shard],
-        )
-        plans.append(plan)
-    return plans
-
-
-def _refuse_twice(tasks: set[str]) -> None:
-    if tasks:
+def _refuse_twice(name: str, tasks: list[TaskPlan]) -> None:
+    if any(task.task == name for task in tasks):
         raise EvaluationError(
-            f"evaluation task {min(tasks)!r} is in two of evaluate.tasks: name one of the two"
+            f"evaluation task {name!r} is in two of evaluate.tasks: name one of the two"
         )

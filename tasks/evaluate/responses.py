@@ -3,13 +3,13 @@
 `responses/SHARD.jsonl`, one line a response: `{"key": [task, document, request type, index, repeat],
 "prompt_sha256": ..., "response": ...}`. A file is renamed into place when it is whole: its presence
 means that the shard is done. JSON keeps floats exact; whatever the model wrote is a JSON string.
-`infer.json` holds how long inference took.
+`responses/unused/` holds shards of earlier plans that the present one has no use for.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from configs.errors import EvaluationError
 from configs.files import write_text
-from configs.records import Record
-from configs.rundir import EvaluationDir, read_record
-from tasks.evaluate.plan import EvaluationPlan
+from configs.rundir import EvaluationDir
+from tasks.evaluate.plan import EvaluationPlan, ShardPlan
 
 Key = tuple[str, int, str, int, int]
 """Task, document, request type, index within the document, repeat."""
@@ -36,34 +35,38 @@ class ResponseRow(BaseModel):
     """Generated text, a log-likelihood, or one with whether the continuation is the greedy one."""
 
 
-class InferenceTimings(Record):
-    """infer.json: how long inference took, over all of its tries."""
-
-    started_at: float
-    load_s: float = 0.0
-    """Loading the model."""
-    shards: dict[str, float]
-    """Shard -> seconds."""
-
-    @property
-    def total_s(self) -> float:
-        """Time in which the model was loaded and asked."""
-        return self.load_s + sum(self.shards.values())
-
-
 def shard_path(evaluation: EvaluationDir, shard: str) -> Path:
     """The file with a shard's responses."""
     return evaluation.responses_dir / f"{shard}.jsonl"
 
 
-def timings_path(evaluation: EvaluationDir) -> Path:
-    """The file with inference's times."""
-    return evaluation.path / "infer.json"
+def unused_dir(evaluation: EvaluationDir) -> Path:
+    """Shards of earlier plans."""
+    return evaluation.responses_dir / "unused"
 
 
-def read_timings(evaluation: EvaluationDir) -> InferenceTimings | None:
-    """Inference's times so far."""
-    return read_record(timings_path(evaluation), InferenceTimings)
+def is_done(evaluation: EvaluationDir, shard: ShardPlan) -> bool:
+    """Whether the shard's responses are there."""
+    return shard_path(evaluation, shard.name).is_file()
+
+
+class Pending:
+    """Shards that have no responses yet; asking again and again costs little, however many they are."""
+
+    def __init__(self, evaluation: EvaluationDir, shards: Iterable[ShardPlan]) -> None:
+        self._evaluation = evaluation
+        self._shards = list(shards)
+
+    def __bool__(self) -> bool:
+        """Whether there is one left."""
+        while self._shards and is_done(self._evaluation, self._shards[-1]):
+            self._shards.pop()
+        return bool(self._shards)
+
+    def count(self) -> int:
+        """How many are left."""
+        self._shards = [s for s in self._shards if not is_done(self._evaluation, s)]
+        return len(self._shards)
 
 
 def write_shard(path: Path, rows: Iterable[dict[str, Any]]) -> None:
@@ -83,20 +86,35 @@ def read_shard(path: Path) -> Iterator[ResponseRow]:
                 ) from error
 
 
-def read_responses(evaluation: EvaluationDir, plan: EvaluationPlan) -> dict[Key, ResponseRow]:
-    """All responses of the plan; EvaluationError when a file is missing, foreign or holds another
-    task's responses."""
-    paths = {shard_path(evaluation, shard.name): task.task for task, shard in plan.shards()}
-    foreign = sorted(set(evaluation.responses_dir.glob("*.jsonl")) - paths.keys())
-    if foreign:
-        raise EvaluationError(f"{foreign[0]} belongs to no shard of the plan: remove it")
+def read_responses(
+    evaluation: EvaluationDir, plan: EvaluationPlan, tasks: Collection[str] | None = None
+) -> dict[Key, ResponseRow]:
+    """All responses of the plan, or of some of its tasks; EvaluationError when a file is missing,
+    foreign, or holds more or less than its shard."""
+    refuse_foreign(evaluation, plan)
     responses: dict[Key, ResponseRow] = {}
-    for path, task in paths.items():
+    for task, shard in plan.shards():
+        if tasks is not None and task.task not in tasks:
+            continue
+        path, count = shard_path(evaluation, shard.name), len(responses)
         if not path.is_file():
             raise EvaluationError(f"{path} is missing: inference has not finished")
         for row in read_shard(path):
-            if row.key[0] != task or row.key in responses:
-                what = "is there twice" if row.key in responses else f"is not of task {task!r}"
+            if row.key[0] != task.task or row.key in responses:
+                what = "is there twice" if row.key in responses else f"is not of task {task.task!r}"
                 raise EvaluationError(f"{path}: the response {list(row.key)} {what}")
             responses[row.key] = row
+        if (found := len(responses) - count) != shard.responses:
+            raise EvaluationError(
+                f"{path} has {found} responses, its shard {shard.responses}: remove the file and run "
+                "inference again"
+            )
     return responses
+
+
+def refuse_foreign(evaluation: EvaluationDir, plan: EvaluationPlan) -> None:
+    """EvaluationError when a file among the responses is no shard of the plan."""
+    known = {shard_path(evaluation, shard.name) for _, shard in plan.shards()}
+    foreign = sorted(set(evaluation.responses_dir.glob("*.jsonl")) - known)
+    if foreign:
+        raise EvaluationError(f"{foreign[0]} belongs to no shard of the plan: remove it")

@@ -1,127 +1,145 @@
 """Scores recorded responses: responses -> scores.json. Needs neither the model nor torch.
 
-    python -m tasks.evaluate.score RUN_DIR STEP
+    python -m tasks.evaluate.score RUN_DIR STEP [--follow]
+    python -m tasks.evaluate.score EVALUATION_DIR [--follow]
 
-Reads, in `evaluations/step_N/`, `plan.json`, `tasks/`, `responses/` and `infer.json`. Writes
-`scores.json`, last. The values are those of lm-eval's `simple_evaluate` on the same responses: its
-`evaluate`, run target by target with a model that replays them. (`simple_evaluate` itself would also
-describe the machine, which imports torch wherever that is installed.)
+Reads, in `evaluations/step_N/`, `plan.json`, `tasks/`, `documents/` and `responses/`. Each target is
+scored in a process of its own, which leaves `scores/NNN_TARGET.json`; those that are there are not
+scored again. Writes `scores.json`, last. With `--follow`, it waits for the plan and for responses, and
+scores each target as soon as its last shard lands, those with long metrics first.
 """
 
 from __future__ import annotations
 
-import math
+import os
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import traceback
 from pathlib import Path
-from typing import Any
 
 from configs.errors import EvaluationError
-from configs.files import sha256_of_json
-from configs.records import EvaluationScores, ExportRecord, Score
-from configs.rundir import EvaluationDir, RunDir, read_record, write_record
+from configs.records import EvaluationScores, ExportRecord
+from configs.rundir import EvaluationDir, read_record, write_record
+from configs.schema import EvaluateConfig
 from tasks.evaluate.command import run_command
-from tasks.evaluate.enumeration import Target, load_targets, one_line
-from tasks.evaluate.harness import evaluate
-from tasks.evaluate.plan import EvaluationPlan, read_plan
-from tasks.evaluate.replay import ReplayLM
-from tasks.evaluate.responses import read_responses, read_timings
+from tasks.evaluate.plan import EvaluationPlan, config_of, current_plan, read_plan
+from tasks.evaluate.responses import Pending, refuse_foreign
+from tasks.evaluate.score_target import read_target, score_target, target_path
+from tasks.evaluate.times import read_times
+
+_LOOK_S = 0.05
 
 
-def score(evaluation: EvaluationDir) -> EvaluationScores:
+def score(evaluation: EvaluationDir, *, follow: bool = False) -> EvaluationScores:
     """Score the evaluation and write scores.json."""
-    start, started_at = time.perf_counter(), time.time()
-    plan = read_plan(evaluation)
-    responses = read_responses(evaluation, plan)
-    scores: list[Score] = []
-    answered: set[str] = set()
-    for target in load_targets(evaluation.tasks_dir, plan.targets, plan.num_fewshot):
-        replay = ReplayLM(row for row in responses.values() if row.key[0] in target.tasks)
-        results = _evaluate(replay, target, plan)
-        replay.check_all_used()
-        answered |= target.tasks.keys()
-        for name, metrics in results.items():
-            scores += _rows(name, metrics)
-    planned = [task.task for task in plan.tasks]
-    if answered != set(planned):
-        raise EvaluationError(
-            f"{evaluation.tasks_dir} holds other tasks than the plan: {sorted(answered ^ set(planned))}"
-        )
-    timings = read_timings(evaluation)
+    config = config_of(evaluation)
+    plan = _await_plan(config, evaluation) if follow else read_plan(evaluation)
+    waiting = [t for t in _in_order(plan) if read_target(evaluation, plan, t) is None]
+    pending = {target: Pending(evaluation, plan.shards_of(target)) for target in waiting}
+    running: dict[int, str] = {}
+    failed: list[str] = []
+    while waiting or running:
+        ready = [t for t in waiting if not (follow and pending[t])]
+        for target in ready[: config.scorers - len(running)]:
+            waiting.remove(target)
+            running[_start(evaluation, plan, target, config)] = target
+        for process in [p for p in running if os.waitpid(p, os.WNOHANG)[0]]:
+            target = running.pop(process)
+            if read_target(evaluation, plan, target) is None:
+                failed.append(target)
+        time.sleep(_LOOK_S)
+    if failed:
+        raise EvaluationError(_why(evaluation, plan, failed[0]))
+    refuse_foreign(evaluation, plan)
+    return _write_scores(evaluation, plan)
+
+
+def _await_plan(config: EvaluateConfig, evaluation: EvaluationDir) -> EvaluationPlan:
+    """The plan, as soon as inference has made it."""
+    while (plan := current_plan(config, evaluation)) is None:
+        time.sleep(_LOOK_S)
+    return plan
+
+
+def _in_order(plan: EvaluationPlan) -> list[str]:
+    """Targets, those whose metrics take longest first."""
+
+    def length(target: str) -> tuple[float, bool, int]:
+        tasks = plan.tasks_of(target)
+        longest_s = sum(task.metric_s for task in tasks)
+        runs_code = any(task.runs_code for task in tasks)
+        return longest_s, runs_code, sum(task.requests for task in tasks)
+
+    return sorted(plan.targets, key=length, reverse=True)
+
+
+def _start(
+    evaluation: EvaluationDir, plan: EvaluationPlan, target: str, config: EvaluateConfig
+) -> int:
+    """Score the target in a new process, which has lm-eval imported already; returns its number."""
+    error_path = _error_path(evaluation, plan, target)
+    error_path.unlink(missing_ok=True)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    process = os.fork()
+    if process:
+        return process
+    try:
+        score_target(evaluation, plan, target, config)
+    except BaseException as error:
+        if not isinstance(error, EvaluationError) or error.__cause__ is not None:
+            traceback.print_exc()
+        error_path.parent.mkdir(parents=True, exist_ok=True)
+        error_path.write_text(f"{error}" if isinstance(error, EvaluationError) else repr(error))
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _error_path(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> Path:
+    return target_path(evaluation, plan, target).with_suffix(".error")
+
+
+def _why(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> str:
+    try:
+        return _error_path(evaluation, plan, target).read_text()
+    except FileNotFoundError:
+        return f"the process that scored evaluation task {target!r} was killed: run it again"
+
+
+def _write_scores(evaluation: EvaluationDir, plan: EvaluationPlan) -> EvaluationScores:
+    targets = [read_target(evaluation, plan, target) for target in plan.targets]
+    times = read_times(evaluation)
     export = read_record(evaluation.export_path, ExportRecord)
-    first = export or timings
+    began = export.started_at if export else min((t.started_at for t in times), default=time.time())
     record = EvaluationScores(
         step=evaluation.step,
-        scores=scores,
-        tasks=planned,
+        scores=[row for scores in targets if scores is not None for row in scores.scores],
+        tasks=[task.task for task in plan.tasks],
         checkpoint=plan.checkpoint,
-        plan_sha256=sha256_of_json(plan.model_dump(mode="json")),
+        plan_sha256=plan.sha256(),
         export_s=export.ended_at - export.started_at if export else 0.0,
-        infer_s=timings.total_s if timings else 0.0,
-        score_s=time.perf_counter() - start,
-        started_at=first.started_at if first else started_at,
+        infer_s=sum(t.time_s for t in times if t.kind in ("load", "shard")),
+        score_s=sum(scores.score_s for scores in targets if scores is not None),
+        started_at=began,
         ended_at=time.time(),
     )
     write_record(evaluation.scores_path, record)
     return record
 
 
-def _evaluate(replay: ReplayLM, target: Target, plan: EvaluationPlan) -> dict[str, dict[str, Any]]:
-    """Task or group -> lm-eval's metrics."""
-    try:
-        results = evaluate(
-            lm=replay,
-            task_dict=target.task_dict,
-            limit=plan.limit,
-            bootstrap_iters=plan.bootstrap_iterations,
-            log_samples=False,
-        )
-    except EvaluationError:
-        raise
-    except Exception as error:
-        raise EvaluationError(
-            f"evaluation task {target.name!r} cannot be scored: {one_line(error)}"
-        ) from error
-    metrics: dict[str, dict[str, Any]] = results["results"]
-    return metrics
-
-
-def _rows(task: str, metrics: Mapping[str, Any]) -> Iterator[Score]:
-    """lm-eval's flat results (`acc,none`, `acc_stderr,none`, `alias`, ...) as scores."""
-    stderr_keys = {key: _stderr_key(key) for key in metrics if "," in key}
-    for key, stderr_key in stderr_keys.items():
-        if key in stderr_keys.values():
-            continue
-        value = _number(metrics[key])
-        if value is None:
-            print(f"{task}: {key} is left out, it is no number: {metrics[key]!r}", file=sys.stderr)
-            continue
-        stderr = _number(metrics.get(stderr_key))
-        yield Score(
-            task=task,
-            metric=key,
-            value=value,
-            stderr=None if stderr is None or math.isnan(stderr) else stderr,
-            samples=metrics.get("sample_len", 0),
-        )
-
-
-def _stderr_key(key: str) -> str:
-    metric, _, filter_name = key.partition(",")
-    return f"{metric}_stderr,{filter_name}"
-
-
-def _number(value: Any) -> float | None:
-    """A Python float of lm-eval's or numpy's number; None for anything else (`N/A`, lists)."""
-    return float(value) if hasattr(value, "__float__") else None
-
-
-def _main(run_dir: Path, step: int) -> None:
-    record = score(RunDir(run_dir).evaluation(step))
+def _main(evaluation: EvaluationDir, *, follow: bool) -> None:
+    record = score(evaluation, follow=follow)
     for row in record.scores:
         print(f"{row.task} {row.metric} {row.value:.4f}")
 
 
 if __name__ == "__main__":
-    sys.exit(run_command("tasks.evaluate.score", _main))
+    _argv = [argument for argument in sys.argv[1:] if argument != "--follow"]
+    _follow = len(_argv) < len(sys.argv) - 1
+    sys.exit(
+        run_command(
+            "tasks.evaluate.score", lambda evaluation, _: _main(evaluation, follow=_follow), _argv
+        )
+    )

@@ -1,6 +1,7 @@
 """Prefect task of the evaluate stage: one checkpoint through export, inference and scoring.
 
-Each stage is a job of its own under the launcher, at low priority. A stage whose output is there is
+Each stage is a job of its own under the launcher, at low priority. Scoring runs beside inference, on
+CPUs, and takes up each task when its last responses are there. A stage whose output is there is
 skipped; a stage whose job still runs (the flow was killed) is waited for; a failed stage is tried
 again by a later run, under a new key.
 """
@@ -24,7 +25,7 @@ from configs.schema import RunConfig
 from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
-from tasks.evaluate.plan import check_tasks
+from tasks.evaluate.plan import check_tasks, devices_of
 
 __all__ = ["EvaluationCancelled", "cancel_evaluations", "check_tasks", "evaluate_checkpoint"]
 
@@ -54,16 +55,22 @@ def evaluate_checkpoint(
     evaluation = RunDir(config.resolved_run_dir()).evaluation(step)
     if (scores := evaluation.scores()) is not None:
         return scores
-    stage = "export"
+    halt = stop or threading.Event()
     try:
         write_text(evaluation.config_path, config.evaluate.model_dump_json(indent=2) + "\n")
         evaluation.failure_path.unlink(missing_ok=True)
         evaluation.scores_path.unlink(missing_ok=True)  # of an earlier checkpoint of this step
-        for stage in STAGES:
-            _run_stage(config, evaluation, stage, stop or threading.Event())
+        if evaluation.export() is None:
+            # Others read an earlier export.
+            _cancel_jobs(make_launcher(config.launcher), evaluation, "infer", "score")
+            evaluation.inferred_path.unlink(missing_ok=True)
+            _run_stages(config, evaluation, ["export"], halt)
+        # Inference always gets a job: it skips its finished shards.
+        _run_stages(config, evaluation, ["infer", "score"], halt)
         if (scores := evaluation.scores()) is None:
             raise EvaluationError("the checkpoint was saved again meanwhile: evaluate it anew")
     except (OverlandError, OSError) as error:
+        stage = error.stage if isinstance(error, _StageError) else "export"
         failure = EvaluationFailure(
             step=step, stage=stage, reason=str(error), failed_at=time.time()
         )
@@ -73,40 +80,57 @@ def evaluate_checkpoint(
     return scores
 
 
-def _run_stage(
-    config: RunConfig, evaluation: EvaluationDir, stage: str, stop: threading.Event
+class _StageError(EvaluationError):
+    """A stage's job has failed."""
+
+    def __init__(self, stage: str, message: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+def _run_stages(
+    config: RunConfig, evaluation: EvaluationDir, stages: list[str], stop: threading.Event
 ) -> None:
-    # Inference always gets a job: it skips its finished shards.
+    """Run the stages' jobs at the same time; when one fails, those after it are ended."""
     launcher = make_launcher(config.launcher)
-    if stage == "export":
-        if evaluation.export() is not None:
-            return
-        _cancel_jobs(launcher, evaluation, "infer", "score")  # which read an earlier export
-    handle = _live_job(launcher, evaluation, stage)
-    if handle is None:
-        job_dir = _free_job_dir(launcher, evaluation, stage)
-        handle = launcher.submit(_job(config, evaluation, stage, job_dir))
-    status = _wait(launcher, handle, stop)
-    if status.state is not JobState.COMPLETED:
-        raise EvaluationError(_what_failed(launcher, handle, status))
+    handles: dict[str, JobHandle] = {}
+    try:
+        for stage in stages:
+            handle = _live_job(launcher, evaluation, stage)
+            if handle is None:
+                job_dir = _free_job_dir(launcher, evaluation, stage)
+                handle = launcher.submit(_job(config, evaluation, stage, job_dir))
+            handles[stage] = handle
+        for stage, handle in handles.items():
+            status = _wait(launcher, handle, stop)
+            if status.state is not JobState.COMPLETED:
+                raise _StageError(stage, _what_failed(launcher, handle, status))
+    except (_StageError, EvaluationCancelled, KeyboardInterrupt):
+        with held_off():
+            for handle in handles.values():
+                launcher.cancel(handle)
+        raise
 
 
 def _job(config: RunConfig, evaluation: EvaluationDir, stage: str, job_dir: Path) -> JobSpec:
     run_dir = str(config.resolved_run_dir())
-    device = config.evaluate.cuda_device
+    follow = ("--follow",) if stage == "score" else ()
+    limit_s = config.evaluate.timeout_s
     return JobSpec(
         key=str(job_dir),
         name=f"{config.name}-{stage}-{evaluation.step}",
-        argv=(sys.executable, "-m", STAGES[stage], run_dir, str(evaluation.step)),
+        argv=(sys.executable, "-m", STAGES[stage], run_dir, str(evaluation.step), *follow),
         job_dir=job_dir,
         environment={
             # Evaluation takes what training leaves of the machine.
             "OMP_NUM_THREADS": "1",
-            "CUDA_VISIBLE_DEVICES": "" if device is None or stage != "infer" else str(device),
+            # Only workers use GPUs, each the one that its crew gives it.
+            "CUDA_VISIBLE_DEVICES": "",
             # A folder of the user's that is called configs/ or tasks/ is not ours.
             "PYTHONSAFEPATH": "1",
         },
-        time_limit_s=config.evaluate.timeout_s,
+        time_limit_s=2 * limit_s if follow else limit_s,  # it begins with inference, and ends later
+        gpus_per_node=len(devices_of(config.evaluate)) if stage == "infer" else 0,
         low_priority=True,
     )
 
@@ -130,16 +154,11 @@ def _live_job(launcher: Launcher, evaluation: EvaluationDir, stage: str) -> JobH
 
 
 def _wait(launcher: Launcher, handle: JobHandle, stop: threading.Event) -> JobStatus:
-    """Wait for the job's end; it is cancelled by `stop`, and by an interrupt from the keyboard."""
-    try:
-        while not (status := launcher.poll(handle)).state.final:
-            raise_if_interrupted()
-            if stop.wait(POLL_INTERVAL_S):
-                raise EvaluationCancelled
-    except (EvaluationCancelled, KeyboardInterrupt):
-        with held_off():
-            launcher.cancel(handle)
-        raise
+    """Wait for the job's end, unless it is to `stop`, or an interrupt comes from the keyboard."""
+    while not (status := launcher.poll(handle)).state.final:
+        raise_if_interrupted()
+        if stop.wait(POLL_INTERVAL_S):
+            raise EvaluationCancelled
     return status
 
 

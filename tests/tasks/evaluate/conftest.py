@@ -78,6 +78,7 @@ def all_kinds_run(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) ->
         task_dirs=[run.heldout_dir],
         limit=4,
         bootstrap_iterations=200,
+        workers=2,
     )
     infer(evaluation, run.heldout_dir)
     return run

@@ -81,7 +81,7 @@ def test_a_checkpoint_that_was_saved_again_is_evaluated_anew(
     assert LocalLauncher().poll(handle).state is JobState.CANCELLED
     failure = evaluation.failure()
     assert failure is not None and failure.stage == "export"
-    assert "is no committed checkpoint" in failure.reason
+    assert "step_00000005" in failure.reason
     assert not evaluation.scores_path.exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from evaluation_setup import STEP, write_heldout, write_lines, write_user_tasks
 from configs.errors import EvaluationError
 from configs.rundir import RunDir
 from configs.schema import EvaluateConfig
+from tasks.evaluate.manifest import read_requests, requests_path
 from tasks.evaluate.plan import EvaluationPlan, current_plan, read_plan
 from tasks.evaluate.planning import make_plan
 
@@ -31,11 +33,9 @@ def test_plan_lists_every_request_and_is_the_same_again(run: RunDir) -> None:
         "heldout_continuation": (6, 18),
         "heldout_copy": (6, 6),
     }
-    assert [(s.name, s.start, s.stop) for _, s in plan.shards()][2] == (
-        "002_heldout_continuation",
-        0,
-        18,
-    )
+    for task in plan.tasks:
+        assert [task.shards[0].start, task.shards[-1].stop] == [0, task.requests]
+        assert all(a.stop == b.start for a, b in itertools.pairwise(task.shards))
     assert plan == read_plan(run.evaluation(STEP)) == plan_of(run)
 
 
@@ -116,7 +116,6 @@ def test_unknown_task_is_refused_with_the_nearest(run: RunDir) -> None:
     [
         ("doc_to_target: '{{ 1 / 0 }}'", "cannot be loaded: ZeroDivisionError"),
         ("output_type: nonsense", "cannot be loaded: ValueError: Got invalid output_type"),
-        ("unsafe_code: true", "runs code that the model writes"),
         ("doc_to_target: !function absent.f", "cannot be loaded: ImportError"),
     ],
 )
@@ -141,10 +140,36 @@ def test_plan_is_current_only_for_its_config_and_model(run: RunDir) -> None:
     assert current_plan(EvaluateConfig(), evaluation) is None
 
 
-def test_new_plan_removes_the_responses_of_the_old(run: RunDir) -> None:
+def test_new_plan_keeps_what_is_done_of_it_and_puts_the_rest_aside(run: RunDir) -> None:
+    """And finds it again when a later plan wants it; with other numbers of workers too."""
     evaluation = run.evaluation(STEP)
-    plan_of(run)
-    write_lines(evaluation.responses_dir / "000_heldout_perplexity.jsonl", [])
-    write_heldout(run.heldout_dir, count=3)
-    assert plan_of(run).tasks[0].documents == 3
-    assert not evaluation.responses_dir.exists()
+    first = plan_of(run, tasks=["heldout_cloze", "heldout_copy"])
+    for _, shard in first.shards():
+        write_lines(evaluation.responses_dir / f"{shard.name}.jsonl", [])
+    cloze, copied = ({shard.name for shard in task.shards} for task in first.tasks)
+
+    def plan_and_look(**config: Any) -> tuple[set[str], set[str]]:
+        names = {shard.name for _, shard in plan_of(run, **config).shards()}
+        return names, {path.stem for path in evaluation.responses_dir.glob("*.jsonl")}
+
+    assert plan_and_look(tasks=["heldout_cloze"]) == (cloze, cloze)
+    names, there = plan_and_look(tasks=["heldout_cloze", "heldout_perplexity"], workers=5)
+    assert there == cloze < names
+    both = cloze | copied
+    assert plan_and_look(tasks=["heldout_copy", "heldout_cloze"], workers=3) == (both, both)
+    assert plan_and_look(tasks=["heldout_copy"], batch_size=2)[1] == set()
+    write_heldout(run.heldout_dir, count=3)  # the same first three documents, of other random texts
+    assert plan_and_look(tasks=["heldout_copy"])[1] == set()
+
+
+def test_shards_never_cut_a_document_and_hold_one_type(run: RunDir) -> None:
+    (task,) = plan_of(run, tasks=["heldout_continuation"], workers=3).tasks
+    assert len(task.shards) == 6  # of 12 that three workers would like
+    rows = [
+        read_requests(
+            requests_path(run.evaluation(STEP), task.file), shard.start_bytes, shard.stop_bytes
+        )
+        for shard in task.shards
+    ]
+    assert [[row.document for row in shard] for shard in rows] == [[n] * 3 for n in range(6)]
+    assert {row.request_type for shard in rows for row in shard} == {"loglikelihood"}

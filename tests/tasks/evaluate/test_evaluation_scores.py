@@ -16,7 +16,6 @@ from evaluation_setup import ALL_KINDS, REPOSITORY, STEP
 from configs.errors import EvaluationError
 from configs.rundir import EvaluationDir, RunDir
 from tasks.evaluate.catalog import OWN_TASKS_DIR
-from tasks.evaluate.infer import load_model
 from tasks.evaluate.plan import read_plan
 from tasks.evaluate.score import score
 
@@ -52,13 +51,14 @@ def lm_eval_results(
 ) -> dict[str, dict[str, Any]]:
     """What `simple_evaluate` says with the model itself, task by task, on the original YAML files."""
     import lm_eval.evaluator
+    from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
     monkeypatch.chdir(data_dir)  # Where relative data files are.
     monkeypatch.setenv("DISABLE_MULTIPROC", "1")
     # Describing the machine takes seconds and changes no score.
     monkeypatch.setattr(lm_eval.evaluator, "add_env_info", lambda storage: None)
-    model = load_model(model_dir, batch_size=1)
+    model = HFLM(pretrained=str(model_dir), device="cpu", dtype="float32", batch_size=1)
     folders = [OWN_TASKS_DIR, data_dir]
     manager = TaskManager(include_path=[str(f) for f in folders], include_defaults=False)
     results: dict[str, dict[str, Any]] = {}
@@ -111,9 +111,9 @@ def test_scores_equal_simple_evaluate_and_need_no_torch(
     assert scores.infer_s > 0
 
 
-def change_rows(evaluation: EvaluationDir, shard: int, change: Callable[[Rows], object]) -> None:
-    """Rewrite the responses of one shard."""
-    _, plan = read_plan(evaluation).shards()[shard]
+def change_rows(evaluation: EvaluationDir, task: str, change: Callable[[Rows], object]) -> None:
+    """Rewrite the responses of a task's first shard."""
+    plan = next(shard for planned, shard in read_plan(evaluation).shards() if planned.task == task)
     path = evaluation.responses_dir / f"{plan.name}.jsonl"
     rows = [json.loads(line) for line in path.read_bytes().splitlines()]
     change(rows)
@@ -123,7 +123,7 @@ def change_rows(evaluation: EvaluationDir, shard: int, change: Callable[[Rows], 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda rows: rows.pop(), r"no response was recorded for \['heldout_perplexity', 3,"),
+        (lambda rows: rows.pop(), "has 3 responses, its shard 4"),
         (lambda rows: rows[1].update(prompt_sha256="0" * 64), "recorded for another prompt"),
         (lambda rows: rows[1].update(response="text"), "is no float"),
         (lambda rows: rows.append(rows[0]), "is there twice"),
@@ -135,16 +135,29 @@ def change_rows(evaluation: EvaluationDir, shard: int, change: Callable[[Rows], 
             lambda rows: rows.append(
                 rows[0] | {"key": ["heldout_perplexity", 99, *rows[0]["key"][2:]]}
             ),
-            "1 recorded responses answer no request",
+            "has 5 responses, its shard 4",
         ),
         (lambda rows: rows[0].pop("key"), "line 1 is no response"),
+        (
+            lambda rows: rows[0].update(key=["heldout_perplexity", 99, *rows[0]["key"][2:]]),
+            r"no response was recorded for \['heldout_perplexity', 0,",
+        ),
     ],
-    ids=["missing", "other-prompt", "other-type", "twice", "other-task", "extra", "malformed"],
+    ids=[
+        "missing",
+        "other-prompt",
+        "other-type",
+        "twice",
+        "other-task",
+        "extra",
+        "malformed",
+        "swapped",
+    ],
 )
 def test_wrong_responses_are_refused(
     inferred: EvaluationDir, change: Callable[[Rows], object], message: str
 ) -> None:
-    change_rows(inferred, 0, change)
+    change_rows(inferred, "heldout_perplexity", change)
     with pytest.raises(EvaluationError, match=message):
         score(inferred)
     assert not inferred.scores_path.exists()
@@ -162,13 +175,21 @@ def test_foreign_file_is_refused(inferred: EvaluationDir) -> None:
         score(inferred)
 
 
-def test_changed_task_data_is_refused(inferred: EvaluationDir, tmp_path: Path) -> None:
-    """The YAML now reads other documents than those that the model was asked about."""
+def test_scores_are_of_the_documents_that_were_asked_about(
+    inferred: EvaluationDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The data set may be another one by now; the documents that were kept may not."""
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
     (yaml_path,) = inferred.tasks_dir.glob("000_*.yaml")
-    other = tmp_path / "other.jsonl"
+    other = inferred.path / "other.jsonl"
     other.write_text('{"text": "something else"}\n' * 6)
     old = next(line for line in yaml_path.read_text().splitlines() if "perplexity.jsonl" in line)
     yaml_path.write_text(yaml_path.read_text().replace(old, f"    test: {other}"))
+    assert score(inferred).scores
+    for path in (inferred.scores_path, *inferred.target_scores_dir.iterdir()):
+        path.unlink()
+    (documents,) = inferred.documents_dir.glob("000_*.jsonl")
+    documents.write_text(other.read_text())
     with pytest.raises(EvaluationError, match="recorded for another prompt"):
         score(inferred)
 
@@ -188,6 +209,6 @@ def test_hostile_output_is_only_data(
             row["response"] = hostile
         rows[0]["response"] = " river\n" + hostile
 
-    change_rows(inferred, 2, answer)
+    change_rows(inferred, "heldout_copy", answer)
     scores = {(row.task, row.metric): row.value for row in score(inferred).scores}
     assert scores["heldout_copy", "exact_match,first_word"] == 0.25

@@ -1,0 +1,179 @@
+"""The workers of one node, and the precursor that brings them the model: started, watched, replaced.
+
+They are started at once, because what they import takes longest; each waits for one line on its
+standard input, which says that the model is there and the plan is made. All of them end with the
+process that started them, whatever it dies of.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+from configs.errors import EvaluationError
+from configs.rundir import EvaluationDir
+from configs.schema import EvaluateConfig
+from tasks.evaluate.claims import this_process
+from tasks.evaluate.model_folder import model_identity
+from tasks.evaluate.plan import devices_of, worker_names
+from tasks.evaluate.responses import Pending
+from tasks.evaluate.staging import Staged
+from tasks.evaluate.times import Done, record
+from tasks.evaluate.worker import error_path
+
+_LOOK_S = 0.05
+_STAGING_TRIES = 3
+_USELESS_DEATHS = 5
+"""Of each worker without a shard done between them: then something is wrong with all."""
+
+
+class Crew:
+    """The processes of one evaluation on this node; a context that ends all of them."""
+
+    def __init__(self, evaluation: EvaluationDir, config: EvaluateConfig) -> None:
+        self._evaluation = evaluation
+        self._config = config
+        self._id = this_process("").name
+        self._precursor: subprocess.Popen[str] | None = None
+        self._workers: dict[str, subprocess.Popen[str]] = {}
+        self._model_dir: str | None = None
+
+    def __enter__(self) -> Crew:
+        self._precursor = self._start_precursor()
+        for name in worker_names(self._config):
+            self._workers[name] = self._start_worker(name)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for process in self._workers.values():
+            process.kill()
+            process.communicate()
+        if self._precursor is not None:
+            self._precursor.communicate()  # its input ends: it removes the copy, and ends
+
+    def go(self) -> None:
+        """Wait for the model, then send the workers to work: the plan is made."""
+        staged = self._stage()
+        done = Done(
+            kind="stage",
+            name=staged.place,
+            worker=f"crew-{self._id}",
+            started_at=staged.started_at,
+            ended_at=staged.ended_at,
+        )
+        record(self._evaluation, done)
+        for process in self._workers.values():
+            self._send_go(process)
+
+    def _stage(self) -> Staged:
+        """Have the model here; a precursor that is killed is replaced."""
+        for _ in range(_STAGING_TRIES):
+            precursor = self._precursor or self._start_precursor()
+            self._precursor = precursor
+            assert precursor.stdout is not None
+            if line := precursor.stdout.readline():
+                staged = Staged.model_validate_json(line)
+                self._model_dir = staged.path
+                return staged
+            self._precursor = None
+            precursor.communicate()
+            if precursor.returncode > 0:
+                break  # it said why on stderr
+        raise EvaluationError(f"{self._evaluation.model_dir} could not be staged: see above")
+
+    def attend(self, pending: Pending) -> None:
+        """Wait until no shard is pending; workers and precursors that are killed meanwhile are replaced."""
+        useless, last = 0, -1
+        while True:
+            left = bool(pending)
+            ended = {name: p for name, p in self._workers.items() if p.poll() is not None}
+            if not left and len(ended) == len(self._workers):
+                return
+            for name, process in ended.items():
+                if process.returncode > 0:
+                    raise EvaluationError(self._what_it_said(name))
+                if process.returncode < 0:
+                    _say(f"worker {name} was ended by signal {-process.returncode}")
+                    count = pending.count()
+                    useless, last = (useless + 1 if count == last else 1), count
+            if left and useless > _USELESS_DEATHS * len(self._workers):
+                raise EvaluationError(
+                    "workers are killed again and again before they have answered anything: see the "
+                    "job's log; it may be the node's memory"
+                )
+            if left and self._precursor is not None and self._precursor.poll() is not None:
+                _say("the precursor was ended; another one holds the model now")
+                self._precursor.communicate()
+                self._precursor = None
+                self._stage()
+            if left:
+                self._replace(ended)
+            for name in ended if not left else ():
+                self._workers.pop(name).communicate()
+            time.sleep(_LOOK_S)
+
+    def _replace(self, ended: Mapping[str, subprocess.Popen[str]]) -> None:
+        """Start those anew that were killed; when all have ended, one for what others have left."""
+        killed = [name for name, process in ended.items() if process.returncode < 0]
+        if not killed and len(ended) == len(self._workers):
+            killed = list(ended)[:1]
+            time.sleep(1.0)  # other nodes may be at the last shards
+        for name in killed:
+            self._workers[name].communicate()
+            self._workers[name] = self._start_worker(name)
+            self._send_go(self._workers[name])
+
+    def _what_it_said(self, name: str) -> str:
+        try:
+            return error_path(self._evaluation, name).read_text().strip()
+        except FileNotFoundError:
+            return f"worker {name} failed, see the job's log"
+
+    def _start_precursor(self) -> subprocess.Popen[str]:
+        rate = self._config.stage_mib_per_s
+        identity = model_identity(self._evaluation)
+        argv = ["precursor", str(self._evaluation.model_dir), identity]
+        return _start([*argv, *([] if rate is None else [str(rate)])], {}, answers=True)
+
+    def _start_worker(self, name: str) -> subprocess.Popen[str]:
+        devices = devices_of(self._config)
+        error_path(self._evaluation, name).unlink(missing_ok=True)
+        environment = {"CUDA_VISIBLE_DEVICES": name.removeprefix("gpu") if devices else ""}
+        if not devices:
+            threads = str(self._config.cpu_threads)
+            environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+        argv = ["worker", str(self._evaluation.path), name, self._id, self._config.backend]
+        return _start(argv, environment, answers=False)
+
+    def _send_go(self, worker: subprocess.Popen[str]) -> None:
+        assert worker.stdin is not None
+        try:
+            worker.stdin.write(json.dumps({"model_dir": self._model_dir}) + "\n")
+            worker.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended, which is seen where they are watched
+
+
+def _start(argv: list[str], environment: dict[str, str], *, answers: bool) -> subprocess.Popen[str]:
+    module, *arguments = argv
+    return subprocess.Popen(
+        [sys.executable, "-m", f"tasks.evaluate.{module}", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE if answers else None,
+        env={**os.environ, **environment},
+        text=True,
+    )
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

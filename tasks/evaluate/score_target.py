@@ -1,0 +1,163 @@
+"""Scores one target, a task or a group: its recorded responses -> lm-eval's metrics.
+
+The values are those of lm-eval's `simple_evaluate` on the same responses: its `evaluate`, with a model
+that replays them. (`simple_evaluate` itself would also describe the machine, which imports torch
+wherever that is installed.)
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from configs.errors import EvaluationError
+from configs.records import Record, Score
+from configs.rundir import EvaluationDir, read_record, write_record
+from configs.schema import EvaluateConfig
+from tasks.evaluate.catalog import file_name
+from tasks.evaluate.enumeration import Target, load_targets, one_line, pin_documents
+from tasks.evaluate.harness import evaluate
+from tasks.evaluate.manifest import documents_path, read_documents
+from tasks.evaluate.plan import EvaluationPlan
+from tasks.evaluate.replay import ReplayLM
+from tasks.evaluate.responses import read_responses
+from tasks.evaluate.sandbox import Limits, confined
+from tasks.evaluate.times import Done, record
+
+Metrics = dict[str, dict[str, Any]]
+"""Task or group -> lm-eval's metrics."""
+
+
+class TargetScores(Record):
+    """scores/NNN_TARGET.json: what one target has scored."""
+
+    target: str
+    plan_sha256: str
+    scores: list[Score]
+    score_s: float
+
+
+def target_path(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> Path:
+    """The file with a target's scores."""
+    name = file_name(plan.targets.index(target), target)
+    return evaluation.target_scores_dir / f"{name}.json"
+
+
+def read_target(
+    evaluation: EvaluationDir, plan: EvaluationPlan, target: str
+) -> TargetScores | None:
+    """The target's scores, if they are of this plan."""
+    found = read_record(target_path(evaluation, plan, target), TargetScores)
+    return found if found is not None and found.plan_sha256 == plan.sha256() else None
+
+
+def score_target(
+    evaluation: EvaluationDir, plan: EvaluationPlan, name: str, config: EvaluateConfig
+) -> TargetScores:
+    """Score the target and write its file; what runs the model's code does so in a sandbox."""
+    started_at = time.time()
+    if any(task.runs_code for task in plan.tasks_of(name)):
+        limits = Limits(int(config.code_memory_gib * (1 << 30)), config.code_timeout_s)
+        metrics = confined(
+            lambda: _load(evaluation, plan, name),
+            lambda loaded: _plain(_evaluate(*loaded, plan)),
+            limits,
+        )
+    else:
+        metrics = _evaluate(*_load(evaluation, plan, name), plan)
+    scores = [score for task, values in metrics.items() for score in _scores(task, values)]
+    ended_at = time.time()
+    result = TargetScores(
+        target=name, plan_sha256=plan.sha256(), scores=scores, score_s=ended_at - started_at
+    )
+    write_record(target_path(evaluation, plan, name), result)
+    done = Done(kind="score", name=name, worker="scorer", started_at=started_at, ended_at=ended_at)
+    record(evaluation, done)
+    return result
+
+
+def _load(evaluation: EvaluationDir, plan: EvaluationPlan, name: str) -> tuple[Target, ReplayLM]:
+    planned = plan.tasks_of(name)
+    names = [task.task for task in planned]
+    responses = read_responses(evaluation, plan, names)
+    (target,) = load_targets(evaluation.tasks_dir, [name], plan.num_fewshot)
+    if set(target.tasks) != set(names):
+        raise EvaluationError(
+            f"{evaluation.tasks_dir} holds other tasks than the plan: "
+            f"{sorted(set(target.tasks) ^ set(names))}"
+        )
+    for task in planned:
+        if task.documents_kept:
+            documents = read_documents(documents_path(evaluation, task.file))
+            pin_documents(target.tasks[task.task], list(documents))
+    return target, ReplayLM(responses.values())
+
+
+def _evaluate(target: Target, replay: ReplayLM, plan: EvaluationPlan) -> Metrics:
+    try:
+        results = evaluate(
+            lm=replay,
+            task_dict=target.task_dict,
+            limit=plan.limit,
+            bootstrap_iters=plan.bootstrap_iterations,
+            log_samples=False,
+            confirm_run_unsafe_code=True,
+        )
+    except EvaluationError:
+        raise
+    except Exception as error:
+        raise EvaluationError(
+            f"evaluation task {target.name!r} cannot be scored: {one_line(error)}"
+        ) from error
+    replay.check_all_used()
+    metrics: Metrics = results["results"]
+    return metrics
+
+
+def _plain(metrics: Metrics) -> Metrics:
+    """The same with Python's numbers only, which JSON keeps exactly."""
+    return {
+        task: {key: _plain_value(value) for key, value in values.items()}
+        for task, values in metrics.items()
+    }
+
+
+def _plain_value(value: Any) -> Any:
+    number = _number(value)
+    if number is None:
+        return str(value)
+    return value if isinstance(value, int) else number
+
+
+def _scores(task: str, metrics: Mapping[str, Any]) -> Iterator[Score]:
+    """lm-eval's flat results (`acc,none`, `acc_stderr,none`, `alias`, ...) as scores."""
+    stderr_keys = {key: _stderr_key(key) for key in metrics if "," in key}
+    for key, stderr_key in stderr_keys.items():
+        if key in stderr_keys.values():
+            continue
+        value = _number(metrics[key])
+        if value is None:
+            print(f"{task}: {key} is left out, it is no number: {metrics[key]!r}", file=sys.stderr)
+            continue
+        stderr = _number(metrics.get(stderr_key))
+        yield Score(
+            task=task,
+            metric=key,
+            value=value,
+            stderr=None if stderr is None or math.isnan(stderr) else stderr,
+            samples=metrics.get("sample_len", 0),
+        )
+
+
+def _stderr_key(key: str) -> str:
+    metric, _, filter_name = key.partition(",")
+    return f"{metric}_stderr,{filter_name}"
+
+
+def _number(value: Any) -> float | None:
+    """A Python float of lm-eval's or numpy's number; None for anything else (`N/A`, lists)."""
+    return float(value) if hasattr(value, "__float__") else None

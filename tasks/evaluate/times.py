@@ -1,0 +1,46 @@
+"""What took how long: each worker's and scorer's own file in `times/`, one line a thing done.
+
+These are the actual times that stand beside the plan's expected ones.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Literal
+
+from configs.files import append_json_line, read_json_lines
+from configs.records import Record
+from configs.rundir import EvaluationDir
+
+
+class Done(Record):
+    """One thing that somebody did."""
+
+    kind: Literal["stage", "load", "shard", "score"]
+    name: str
+    """The shard's or the target's."""
+    worker: str
+    started_at: float
+    ended_at: float
+    requests: int = 0
+
+    @property
+    def time_s(self) -> float:
+        return self.ended_at - self.started_at
+
+
+def record(evaluation: EvaluationDir, done: Done) -> None:
+    """Append to the worker's file."""
+    evaluation.times_dir.mkdir(parents=True, exist_ok=True)
+    path = evaluation.times_dir / f"{done.worker}.jsonl"
+    append_json_line(path, json.loads(done.model_dump_json()))
+
+
+def read_times(evaluation: EvaluationDir) -> list[Done]:
+    """All that was done, in the order of its begin."""
+    done = [
+        Done.model_validate(value)
+        for path in sorted(evaluation.times_dir.glob("*.jsonl"))
+        for value, _ in read_json_lines(path)
+    ]
+    return sorted(done, key=lambda d: d.started_at)

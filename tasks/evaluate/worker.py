@@ -1,0 +1,119 @@
+"""A worker: loads the model once, then answers shard after shard. Started by :mod:`tasks.evaluate.crew`.
+
+    python -m tasks.evaluate.worker EVALUATION_DIR NAME CREW BACKEND
+
+It imports what it needs, then waits on standard input for one line of JSON (which model, which plan):
+staging and planning go on meanwhile. It takes its own shards in the plan's order, then the last ones
+of whoever has most left. It ends when nobody alive is without a shard, and with the crew that holds
+the other end of its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+
+from configs.errors import EXIT_OK, EXIT_RUN_FAILED, EvaluationError
+from configs.files import write_text
+from configs.rundir import EvaluationDir
+from tasks.evaluate.backends import ask, import_backend, load_model
+from tasks.evaluate.claims import Claims, this_process
+from tasks.evaluate.enumeration import one_line
+from tasks.evaluate.manifest import read_requests, requests_path
+from tasks.evaluate.plan import EvaluationPlan, ShardPlan, TaskPlan, read_plan
+from tasks.evaluate.responses import is_done, shard_path, write_shard
+from tasks.evaluate.times import Done, record
+
+
+def error_path(evaluation: EvaluationDir, worker: str) -> Path:
+    """Where a worker that cannot go on says why."""
+    return evaluation.times_dir / f"{worker}.error"
+
+
+def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> None:
+    """Answer shards until none is left to take."""
+    plan = read_plan(evaluation)
+    claims = Claims(evaluation.claims_dir, this_process(crew))
+    claims.keep_alive()
+    started_at = time.time()
+    model = load_model(model_dir, plan.answering)
+    loaded = Done(
+        kind="load", name="model", worker=name, started_at=started_at, ended_at=time.time()
+    )
+    record(evaluation, loaded)
+    _say(f"{name}: model loaded in {loaded.time_s:.1f} s")
+    for task, shard in in_turn(plan, name):
+        # Done may have become true between a look and the claim: look again when it is ours.
+        if is_done(evaluation, shard) or not claims.take(shard.name) or is_done(evaluation, shard):
+            continue
+        started_at = time.time()
+        rows = read_requests(
+            requests_path(evaluation, task.file), shard.start_bytes, shard.stop_bytes
+        )
+        responses = ask(model, [row.as_instance(task.task) for row in rows])
+        write_shard(shard_path(evaluation, shard.name), responses)
+        done = Done(
+            kind="shard",
+            name=shard.name,
+            worker=name,
+            started_at=started_at,
+            ended_at=time.time(),
+            requests=len(rows),
+        )
+        record(evaluation, done)
+        _say(f"{name}: {task.task}: {len(responses)} responses in {done.time_s:.1f} s")
+
+
+def in_turn(plan: EvaluationPlan, worker: str) -> Iterator[tuple[TaskPlan, ShardPlan]]:
+    """The shards that are to be done: the worker's own and nobody's first, then the others' last ones."""
+    by_name = {shard.name: (task, shard) for task, shard in plan.shards()}
+    ordered = dict.fromkeys([*plan.order, *by_name])  # also those that were done when it was made
+    own: list[str] = []
+    others: dict[str, list[str]] = {}
+    for name in ordered:
+        owner = by_name[name][1].worker
+        (own if owner in ("", worker) else others.setdefault(owner, [])).append(name)
+    yield from (by_name[name] for name in own)
+    while queue := max(others.values(), key=len, default=[]):
+        yield by_name[queue.pop()]
+
+
+def _main(evaluation_dir: Path, name: str, crew: str, backend: str) -> int:
+    evaluation = EvaluationDir(evaluation_dir, step=0)
+    try:
+        import_backend(backend, evaluation.model_dir)
+        go = sys.stdin.readline()
+        if not go:
+            return EXIT_OK  # the crew has ended before there was anything to do
+        threading.Thread(target=_end_with_crew, daemon=True).start()
+        work(evaluation, name, crew, Path(json.loads(go)["model_dir"]))
+    except Exception as error:
+        if not isinstance(error, EvaluationError) or error.__cause__ is not None:
+            traceback.print_exc()
+        sentence = str(error) if isinstance(error, EvaluationError) else one_line(error)
+        write_text(error_path(evaluation, name), sentence + "\n")
+        return EXIT_RUN_FAILED
+    return EXIT_OK
+
+
+def _end_with_crew() -> None:
+    while os.read(
+        sys.stdin.fileno(), 1
+    ):  # not through the buffer, which a thread must not hold at exit
+        pass
+    os._exit(EXIT_RUN_FAILED)
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    _directory, *_arguments = sys.argv[1:]
+    sys.exit(_main(Path(_directory), *_arguments))
