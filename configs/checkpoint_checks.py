@@ -6,10 +6,9 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from collections.abc import Iterator
 
-from configs.memory import GIB, snapshot_bytes
+from configs.memory import GIB, gib_up, readable, snapshot_bytes
 from configs.schema import RunConfig
 
 S3 = ("s3", "s3a")
@@ -35,11 +34,11 @@ def check_snapshot_memory(config: RunConfig) -> Iterator[str]:
     if needed > limit:
         fewer = ""
         if checkpoint.buffers > 1 and one <= limit:
-            fewer = f"checkpoint.buffers=1 would need {one / GIB:.1f} GiB, "
+            fewer = f"checkpoint.buffers=1 would need {readable(one)}, "
         yield (
             f"checkpoint.memory_limit_gib ({checkpoint.memory_limit_gib:g}): {checkpoint.buffers} "
-            f"snapshot buffers of each of {processes} processes need about {needed / GIB:.1f} GiB on a "
-            f"node: {fewer}checkpoint.memory_limit_gib={_gib_up(needed):g} would fit"
+            f"snapshot buffers of each of {processes} processes need about {readable(needed)} on a "
+            f"node: {fewer}checkpoint.memory_limit_gib={gib_up(needed):g} would fit"
         )
 
 
@@ -156,9 +155,3 @@ def _near_divisors(number: int, wanted: int) -> str:
         [d for d in divisors if d > wanted][:1],
     )
     return " or ".join(map(str, below + above))
-
-
-def _gib_up(size_bytes: float) -> float:
-    """In GiB, rounded up to a number that a person would write."""
-    gib = size_bytes / GIB
-    return math.ceil(gib) if gib >= 10 else math.ceil(gib * 10) / 10

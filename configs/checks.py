@@ -14,7 +14,7 @@ from configs.checkpoint_checks import check_checkpoints, check_snapshot_memory
 from configs.diagnose_checks import check_diagnose
 from configs.errors import ConfigError
 from configs.fault_checks import check_faults
-from configs.memory import GIB, MemoryEstimate, estimate_memory
+from configs.memory import GIB, MemoryEstimate, estimate_memory, readable
 from configs.schema import ParallelConfig, RunConfig
 from configs.shapes import VOCAB_MULTIPLE
 from configs.slurm_checks import check_slurm
@@ -231,8 +231,8 @@ def _check_memory(config: RunConfig) -> Iterator[str]:
     estimate, usable = estimate_memory(config), gpu_gib * _USABLE_MEMORY * GIB
     if estimate.total > usable:
         yield (
-            f"the model needs about {estimate.total / GIB:.1f} GiB on each GPU ({estimate}), but of "
-            f"launcher.gpu_memory_gib ({gpu_gib:g}) about {usable / GIB:.1f} GiB can be used: "
+            f"the model needs about {readable(estimate.total)} on each GPU ({estimate}), but of "
+            f"launcher.gpu_memory_gib ({gpu_gib:g}) about {readable(usable)} can be used: "
             f"{_what_fits(config, usable)}"
         )
 
@@ -249,7 +249,7 @@ def _what_fits(config: RunConfig, usable_bytes: float) -> str:
         changes.append(f"{section}.{key}={str(value).lower()}")
         estimate: MemoryEstimate = estimate_memory(config)
         if estimate.total <= usable_bytes:
-            return f"{' '.join(changes)} would need {estimate.total / GIB:.1f} GiB"
+            return f"{' '.join(changes)} would need {readable(estimate.total)}"
     return (
         "a larger parallel.tensor or parallel.pipeline, on more GPUs, or a smaller model would fit"
     )

@@ -16,6 +16,7 @@ Of the pipeline stages, stage i of p holds activations of min(p - i, micro-batch
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from configs.schema import ModelConfig, ParallelConfig, RunConfig
@@ -23,6 +24,7 @@ from configs.shapes import key_value_size, padded_vocab_size, stage_parameters
 
 GIB = 1 << 30
 _MIB = 1 << 20
+_KIB = 1 << 10
 _FP32_BYTES = 4
 
 
@@ -55,8 +57,16 @@ class MemoryEstimate:
 
 def readable(size_bytes: float) -> str:
     """`49.1 MiB`, `13.1 GiB`: binary units, as GPU memory is counted."""
-    unit, name = (GIB, "GiB") if size_bytes >= GIB else (_MIB, "MiB")
+    units = ((GIB, "GiB"), (_MIB, "MiB"), (_KIB, "KiB"))
+    unit, name = next((unit for unit in units if size_bytes >= unit[0]), units[-1])
     return f"{size_bytes / unit:.1f} {name}"
+
+
+def gib_up(size_bytes: float) -> float:
+    """In GiB, rounded up to a number that a person would write: 176, 1.3, 0.02."""
+    gib = size_bytes / GIB
+    step = 10.0 ** min(math.floor(math.log10(gib)), 1) / 10
+    return round(math.ceil(gib / step) * step, 9)
 
 
 def estimate_memory(

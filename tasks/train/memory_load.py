@@ -15,7 +15,7 @@ from configs.checkpoint_schema import CheckpointConfig
 from configs.errors import CheckpointError, ConfigError
 from configs.files import write_text
 from configs.lineage import Lineage
-from configs.memory import GIB, readable
+from configs.memory import GIB, gib_up, readable
 from configs.rundir import AttemptDir, RunDir
 from tasks.train import node_memory
 from tasks.train.buffers import Buffer, Layout, SnapshotBuffers
@@ -78,7 +78,7 @@ def _check_limit(settings: CheckpointConfig, node: str, total: int) -> None:
     fits = " or checkpoint.buffers=1" if settings.buffers > 1 and half <= limit * GIB else ""
     raise ConfigError(
         f"the snapshot buffers take {readable(total)} on {node}, more than "
-        f"checkpoint.memory_limit_gib = {limit:g}: a limit of {total / GIB:.2f}{fits} would fit"
+        f"checkpoint.memory_limit_gib = {limit:g}: a limit of {gib_up(total):g}{fits} would fit"
     )
 
 

@@ -140,4 +140,7 @@ def test_snapshots_keep_to_the_memory_limit() -> None:
         "175.7 GiB on a node: checkpoint.memory_limit_gib=176 would fit"
     )
     check_config(make(**big, checkpoint__memory_limit_gib=176))
+    small = refusal(checkpoint__memory_limit_gib=0.0001)
+    assert "need about 64.7 MiB on a node" in small
+    assert small.endswith("checkpoint.memory_limit_gib=0.064 would fit")
     check_config(make(**big, checkpoint__memory_limit_gib=88, checkpoint__buffers=1))

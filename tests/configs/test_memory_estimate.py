@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from configs.memory import GIB, estimate_memory, readable
+from configs.memory import GIB, estimate_memory, gib_up, readable
 from configs.schema import ModelConfig, RunConfig
 from configs.shapes import count_parameters, padded_vocab_size
 
@@ -167,8 +167,16 @@ def test_large_model_matches_published_shares() -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(0, "0.0 MiB"), (3_550_000, "3.4 MiB"), (GIB - 1, "1024.0 MiB"), (GIB, "1.0 GiB"),
+    [(0, "0.0 KiB"), (126_000, "123.0 KiB"), (3_550_000, "3.4 MiB"), (GIB - 1, "1024.0 MiB"), (GIB, "1.0 GiB"),
      (80 * GIB, "80.0 GiB")],
 )  # fmt: skip
 def test_sizes_as_people_read_them(size_bytes: int, text: str) -> None:
     assert readable(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("gib", "offered"),
+    [(175.7, 176.0), (10.0, 10.0), (9.95, 10.0), (1.21, 1.3), (0.3, 0.3), (0.0123, 0.013)],
+)
+def test_a_limit_that_is_offered_is_rounded_up(gib: float, offered: float) -> None:
+    assert gib_up(gib * GIB) == offered
