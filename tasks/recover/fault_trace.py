@@ -7,6 +7,7 @@ are not in it: how many there were in all has to be said.
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,8 +47,12 @@ class FaultTrace:
         return self.nodes * self.span_s / len(self.outages)
 
 
+@functools.lru_cache(maxsize=1)
 def read_fault_trace(path: Path, nodes: int = INFINITEHBD_NODES) -> FaultTrace:
-    """Read a trace file that was recorded on so many nodes."""
+    """Read a trace file that was recorded on so many nodes.
+
+    The last one is kept: a plan may take the MTBF from the trace that it is checked against later.
+    """
     try:
         events = json.loads(path.read_text(encoding="utf-8"))
         outages, names = _pair(events)

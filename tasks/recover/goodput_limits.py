@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 
 from configs.errors import InputError
-from configs.goodput import Assumptions
+from configs.goodput import Assumptions, Intervals
 from tasks.recover.fault_trace import DAY_S
 from tasks.recover.goodput_model import expected_goodput
 from tasks.recover.goodput_optimum import MAX_SNAPSHOTS, best_intervals
@@ -83,10 +83,10 @@ def check_interval(assumptions: Assumptions, interval_s: float | None) -> None:
         )
 
 
-def check_progress(assumptions: Assumptions) -> None:
-    """A run that gets (almost) nowhere has no best interval."""
-    if _makes_progress(assumptions):
-        return
+def checked_intervals(assumptions: Assumptions) -> Intervals:
+    """The best intervals. A run that gets (almost) nowhere has none, and is refused."""
+    if (best := _intervals_with_progress(assumptions)) is not None:
+        return best
     mtbf_s = 1 / assumptions.failure_rate
     parts = _parts_of_a_life(assumptions)
     needed_s = sum(parts.values())
@@ -102,7 +102,8 @@ def _what_fits(assumptions: Assumptions, needed_s: float) -> str:
     fitting_s = needed_s
     while fitting_s < _MOST_MTBF_S:
         node_mtbf_s = fitting_s * assumptions.nodes
-        if _makes_progress(assumptions.model_copy(update={"node_mtbf_s": node_mtbf_s})):
+        rarer = assumptions.model_copy(update={"node_mtbf_s": node_mtbf_s})
+        if _intervals_with_progress(rarer) is not None:
             gpus = int(assumptions.node_mtbf_s / fitting_s) * assumptions.gpus_per_node
             days = f"; a node MTBF of at least {node_mtbf_s / DAY_S:.3g} days would fit"
             return days + (f", or at most {gpus:,} GPUs" if gpus else "")
@@ -133,9 +134,11 @@ def _parts_of_a_life(assumptions: Assumptions) -> dict[str, float]:
     }
 
 
-def _makes_progress(assumptions: Assumptions) -> bool:
+def _intervals_with_progress(assumptions: Assumptions) -> Intervals | None:
+    """The best intervals; None where even these bring (almost) nothing."""
     down_s = assumptions.detect_s + assumptions.restart_s
     needed_s = down_s + (assumptions.step_time_s or 0.0) + assumptions.write_s
     if needed_s * assumptions.failure_rate > 20:
-        return False  # The model's numbers would be too large for a computer.
-    return expected_goodput(assumptions, best_intervals(assumptions)) >= _LEAST_GOODPUT
+        return None  # The model's numbers would be too large for a computer.
+    best = best_intervals(assumptions)
+    return best if expected_goodput(assumptions, best) >= _LEAST_GOODPUT else None

@@ -18,10 +18,9 @@ from configs.goodput import (
     TraceResult,
 )
 from tasks.recover.fault_trace import DAY_S, INFINITEHBD_NODES, read_fault_trace
-from tasks.recover.goodput_limits import check_interval, check_numbers, check_progress
+from tasks.recover.goodput_limits import check_interval, check_numbers, checked_intervals
 from tasks.recover.goodput_model import expected_goodput, expected_shares
 from tasks.recover.goodput_optimum import (
-    best_intervals,
     good_range_s,
     intervals_at,
     references,
@@ -50,8 +49,7 @@ def plan_goodput(
     check_numbers(assumptions, interval_s=given_interval_s, spare_nodes=spare_nodes)
     trace = read_fault_trace(trace_path, trace_nodes) if trace_path else None
     check_interval(assumptions, given_interval_s)
-    check_progress(assumptions)
-    best = best_intervals(assumptions)
+    best = checked_intervals(assumptions)
     shares = expected_shares(assumptions, best)
     simulated = simulate(assumptions, best, repetitions=REPETITIONS, seed=seed)
     spares = default_spares(assumptions) if spare_nodes is None else spare_nodes
