@@ -2,7 +2,8 @@
 
 Two dialects are enough: v0.0.38 (Slurm 22.05), and v0.0.40 to v0.0.45 (23.11 to 26.05), in which only
 paths differ. Each turns a request into a payload and an answer into our types. Traps of v0.0.38: a list
-of node counts is ignored, `"requeue": false` means true, and there are no `required_nodes`.
+of node counts is ignored, `"requeue": false` means true, `"no_kill": true` is refused, and there are no
+`required_nodes`.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class OldDialect(Dialect):
         if request.need_nodes:
             job["nodelist"] = ",".join(request.need_nodes)
         if request.survives_nodes:
-            job["no_kill"] = True
+            job["no_kill"] = "set"
         return {"script": request.script, "job": job}
 
     def _exit(self, value: Any) -> tuple[int | None, int | None]:
