@@ -6,6 +6,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from configs.lineage import Lineage, Rollback
 from flows.show import words
 from flows.show.readers import AttemptView, EvaluationView
 from flows.show.scores import one_line
@@ -106,6 +107,8 @@ def _attempts(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
         if attempt == old:
             continue
         yield from _submitted(old, attempt, previous)
+        if attempt.start != old.start:
+            yield from _lost_snapshots(after, attempt.number)
         yield from _started(old, attempt)
         yield from _stopping(old, attempt, after.time)
         yield from _ended(old, attempt)
@@ -122,6 +125,22 @@ def _anomalies(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
     for number, anomaly in after.anomalies[len(before.anomalies) :]:
         text = f"attempt {number}: {words.anomaly(anomaly.kind)}: {words.clean(anomaly.message)}"
         yield Notice(anomaly.time, text, "red" if anomaly.fatal else "yellow")
+
+
+def _lost_snapshots(after: Snapshot, number: int) -> Iterator[Notice]:
+    """What an attempt could not start from, though it was wanted."""
+    rolled_back = Lineage(
+        tuple(
+            Rollback(attempt.number, attempt.action.rollback_to_step)
+            for attempt in after.attempts
+            if attempt.action is not None and attempt.action.rollback_to_step is not None
+        )
+    )
+    for lost in after.lost_snapshots:
+        if lost.attempt != number or rolled_back.is_void(attempt=lost.made_by, step=lost.step):
+            continue
+        text = f"the snapshot of step {lost.step:,} in the node's memory is passed over"
+        yield Notice(lost.time, f"{text}: it is gone, or not whole on every rank", "yellow")
 
 
 def _submitted(

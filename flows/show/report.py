@@ -168,9 +168,9 @@ def _print_failure(summary: RunSummary, console: Console) -> None:
             facts.append(("log says", words.quote(verdict.root_cause_text, 400)))
         if verdict.mitigation:
             facts.append(("what to do", words.clean(verdict.mitigation, 400)))
-    if summary.checkpoints:
-        step = summary.checkpoints[-1].step
-        facts.append(("to go on", f"start the run again: it continues from step {step:,}"))
+    if summary.goes_on_from not in ("", "the beginning"):
+        again = f"start the run again: it continues from {summary.goes_on_from}"
+        facts.append(("to go on", again))
     section("failure", console, style="bold red")
     print_facts(facts, console)
 

@@ -24,7 +24,7 @@ from flows.show.readers import (
     EvaluationReader,
     EvaluationView,
 )
-from flows.show.trajectory import SnapshotCounts, Trajectory
+from flows.show.trajectory import LostSnapshot, SnapshotCounts, Trajectory
 
 Stage = Literal["prepare", "pretrain", "evaluate", "done"]
 
@@ -77,6 +77,8 @@ class Snapshot:
     anomalies: tuple[tuple[int, AnomalyEvent], ...]
     """Attempt and anomaly, in order."""
     snapshots: SnapshotCounts
+    lost_snapshots: tuple[LostSnapshot, ...]
+    """Those that could have outlived their process, in order."""
     evaluations: tuple[EvaluationView, ...]
 
     @property
@@ -139,6 +141,11 @@ class RunView:
             return self._given_total_steps
         return self._config.train.steps
 
+    @property
+    def keeps_snapshots(self) -> bool:
+        """Whether the config lets snapshots outlive their process."""
+        return self._config is not None and self._config.checkpoint.memory != "off"
+
     def _read_config(self) -> None:
         try:
             mtime_ns = self._run.config_path.stat().st_mtime_ns
@@ -198,6 +205,7 @@ class RunView:
             faults=tuple(trajectory.faults),
             anomalies=tuple(trajectory.anomalies),
             snapshots=trajectory.snapshots,
+            lost_snapshots=tuple(trajectory.lost_snapshots) if self.keeps_snapshots else (),
             evaluations=tuple(self._evaluations[step].view for step in sorted(self._evaluations)),
         )
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
+from configs.lineage import lineage_of, valid_checkpoints
 from configs.records import ActionKind, EvaluationFailure, Goodput, Record, Verdict
 from configs.rundir import RunDir
 from flows.show import words
@@ -105,6 +106,8 @@ class RunSummary(Record):
     failure: Failure | None = None
     evaluation_failures: list[EvaluationFailure] = Field(default_factory=list)
     anomalies: list[AnomalySummary] = Field(default_factory=list)
+    goes_on_from: str = ""
+    """Where training goes on when the run is started again, in words; empty when it is complete."""
     snapshots: int = 0
     """Copies of the training state that were begun in memory."""
     snapshots_skipped: int = 0
@@ -120,7 +123,9 @@ def build_summary(
     failure: str | None = None,
 ) -> RunSummary:
     """Sum a run up from its run directory. `failure` says why, where no attempt's verdict does."""
-    snapshot = RunView(run).refresh()
+    view = RunView(run)
+    snapshot = view.refresh()
+    start = "" if status == "completed" else _start(run, snapshot, in_memory=view.keeps_snapshots)
     return RunSummary(
         run_dir=str(run.path),
         status=status,
@@ -132,9 +137,10 @@ def build_summary(
         goodput=goodput,
         mlflow_run_id=mlflow_run_id,
         tracking_uri=words.without_password(tracking_uri) if tracking_uri else None,
-        failure=_failure(snapshot, failure) if status == "failed" else None,
+        failure=_failure(snapshot, failure, start) if status == "failed" else None,
         evaluation_failures=snapshot.evaluation_failures,
         anomalies=summarize_anomalies(snapshot),
+        goes_on_from=start,
         snapshots=snapshot.snapshots.begun,
         snapshots_skipped=snapshot.snapshots.skipped,
     )
@@ -209,14 +215,24 @@ def _summarize_attempt(attempt: AttemptView) -> AttemptSummary:
     )
 
 
-def _failure(snapshot: Snapshot, sentence: str | None) -> Failure:
+def _start(run: RunDir, snapshot: Snapshot, *, in_memory: bool) -> str:
+    """`step 20`, or a newer snapshot: nobody knows here whether the nodes hold it still."""
+    saved = max((marker.step for _, marker in valid_checkpoints(run)), default=0)
+    start = f"step {saved:,}" if saved else "the beginning"
+    newest = snapshot.snapshots
+    if not in_memory or (newest.last_step or 0) <= saved:
+        return start
+    if lineage_of(run).is_void(attempt=newest.last_attempt, step=newest.last_step or 0):
+        return start
+    return f"{start}, or from step {newest.last_step:,} if the node's memory holds it still"
+
+
+def _failure(snapshot: Snapshot, sentence: str | None, start: str) -> Failure:
     last = snapshot.attempt
     if last and (last.cancelled or last.stopped) and sentence is None:
         when = f"after step {snapshot.step:,}" if snapshot.step else "before the first step"
-        saved = snapshot.last_checkpoint
-        start = f"continue from step {saved.step:,}" if saved else "continue from the beginning"
         what = "stopped" if last.stopped else "interrupted"
-        text = f"{what} {when}: run the same command again to {start}"
+        text = f"{what} {when}: run the same command again to continue from {start}"
         return Failure(sentence=text, interrupted=True)
     if last is None or not last.failed:
         return Failure(sentence=sentence or "the run ended before it was complete")

@@ -31,6 +31,19 @@ class SnapshotCounts:
     """No buffer was free."""
     last_step: int | None = None
     """Step of the newest one that was begun and that counts."""
+    last_attempt: int = 0
+    """The attempt that began it."""
+
+
+@dataclass(frozen=True)
+class LostSnapshot:
+    """A snapshot in memory that is newer than what an attempt has started from."""
+
+    time: float
+    attempt: int
+    """The attempt that went without it."""
+    made_by: int
+    step: int
 
 
 class Trajectory:
@@ -44,6 +57,7 @@ class Trajectory:
         self.faults: list[tuple[int, FaultEvent]] = []
         self.anomalies: list[tuple[int, AnomalyEvent]] = []
         self.snapshots = SnapshotCounts()
+        self.lost_snapshots: list[LostSnapshot] = []
         self._losses = array("d", [math.nan])
         self._recent: deque[StepEvent] = deque(maxlen=_RECENT_STEPS)
         self._steps_computed = 0
@@ -56,6 +70,7 @@ class Trajectory:
         if isinstance(event, StepEvent):
             self._add_step(event)
         elif isinstance(event, StartEvent):
+            self._note_lost(attempt, event)
             self._go_back(event.step)
         elif isinstance(event, ValidationEvent):
             self.validation = event
@@ -66,7 +81,7 @@ class Trajectory:
                 self.failed_saves.append(event)
         elif isinstance(event, SnapshotEvent):
             self._held_up_s += event.blocked_s
-            self._count(event)
+            self._count(attempt, event)
         elif isinstance(event, AnomalyEvent):
             self.anomalies.append((attempt, event))
         elif isinstance(event, FaultEvent):
@@ -81,12 +96,20 @@ class Trajectory:
         self._recent.append(event)
         self._steps_computed += 1
 
-    def _count(self, event: SnapshotEvent) -> None:
+    def _count(self, attempt: int, event: SnapshotEvent) -> None:
         counts = self.snapshots
         if event.outcome == "skipped":
             self.snapshots = replace(counts, skipped=counts.skipped + 1)
         else:
-            self.snapshots = replace(counts, begun=counts.begun + 1, last_step=event.step)
+            self.snapshots = replace(
+                counts, begun=counts.begun + 1, last_step=event.step, last_attempt=attempt
+            )
+
+    def _note_lost(self, attempt: int, start: StartEvent) -> None:
+        newest = self.snapshots
+        if newest.last_step is not None and newest.last_step > start.step:
+            lost = LostSnapshot(start.time, attempt, newest.last_attempt, newest.last_step)
+            self.lost_snapshots.append(lost)
 
     def _go_back(self, step: int) -> None:
         self.step = step

@@ -15,6 +15,8 @@ from pathlib import Path
 import pytest
 from synthetic_run import SyntheticRun, crashed_and_recovered, loss_at
 
+from configs.events import SnapshotEvent
+from configs.rundir import write_record
 from flows.show import progress
 from flows.show.notices import notices, progress_line
 from flows.show.progress import say, show_progress, wants_plain
@@ -74,6 +76,31 @@ def test_every_event_is_told_once(tmp_path: Path) -> None:
     ]
     assert texts(made, view, lambda: made.end(2, "completed")) == ["attempt 2 completed"]
     assert texts(made, view) == []
+
+
+def test_a_snapshot_that_a_restart_goes_without_is_told(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    view = RunView(made.run)
+    made.submit(1)
+    made.start(1)
+    made.train(1, 1, 60)
+    made.event(1, SnapshotEvent(time=made.clock, step=60, outcome="begun", blocked_s=0.1))
+    made.crash(1)
+    assert texts(made, view, lambda: made.submit(2), lambda: made.start(2, 50))[1:] == [
+        "the snapshot of step 60 in the node's memory is passed over: it is gone, or not whole on "
+        "every rank",
+        "attempt 2 restarts from step 50: 1.33M parameters, 2 processes, cpu, fp32",
+    ]
+    made.event(2, SnapshotEvent(time=made.clock, step=60, outcome="begun", blocked_s=0.1))
+    made.crash(2)
+    action = made.run.attempt(2).action()
+    assert action is not None
+    wanted = action.model_copy(update={"rollback_to_step": 50})
+    write_record(made.run.attempt(2).action_path, wanted)
+    assert texts(made, view, lambda: made.submit(3), lambda: made.start(3, 50)) == [
+        "attempt 3 submitted (job 4703)",
+        "attempt 3 restarts from step 50: 1.33M parameters, 2 processes, cpu, fp32",
+    ]
 
 
 def test_a_stop_says_so(tmp_path: Path) -> None:

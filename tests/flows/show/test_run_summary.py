@@ -17,6 +17,7 @@ from synthetic_run import (
     loss_at,
 )
 
+from configs.events import SnapshotEvent
 from configs.rundir import write_record
 from flows.show.report import RunSummary, build_summary, print_report, print_status
 from flows.show.scores import lower_is_better, main_scores
@@ -67,7 +68,7 @@ def test_the_summary_of_a_completed_run(tmp_path: Path) -> None:
         "goodput", "mlflow_run_id",
     }  # fmt: skip
     assert set(value) - required == {"failure", "tracking_uri", "evaluation_failures", "anomalies",
-        "snapshots", "snapshots_skipped",
+        "goes_on_from", "snapshots", "snapshots_skipped",
     }  # fmt: skip
     assert required <= set(value)
     assert (value["status"], value["final_step"]) == ("completed", 200)
@@ -262,6 +263,21 @@ def test_the_report_of_a_failed_run(tmp_path: Path) -> None:
     assert "to go on start the run again: it continues from step 50" in flat
     restarts = text.split("restarts\n")[1]
     assert "attempt 1 " in restarts and "attempt 2 " not in restarts.split("goodput")[0]
+
+
+def test_a_newer_snapshot_in_memory_is_named_beside_the_checkpoint(tmp_path: Path) -> None:
+    made = stopped(tmp_path / "run")
+    assert summary_of(made, "failed").goes_on_from == "step 50"
+    made.event(2, SnapshotEvent(time=made.clock, step=65, outcome="begun", blocked_s=0.1))
+    start = "step 50, or from step 65 if the node's memory holds it still"
+    assert summary_of(made, "failed").goes_on_from == start
+    assert f"it continues from {start}" in " ".join(report(summary_of(made, "failed")).split())
+    action = made.run.attempt(2).action()
+    assert action is not None
+    write_record(
+        made.run.attempt(2).action_path, action.model_copy(update={"rollback_to_step": 40})
+    )
+    assert summary_of(made, "failed").goes_on_from == "the beginning"
 
 
 def test_text_out_of_logs_is_neither_markup_nor_control(tmp_path: Path) -> None:
