@@ -15,7 +15,7 @@ from configs.errors import EvaluationError
 from tasks.evaluate.schedule_bound import fluid_end_s, johnson_order, lower_bound
 from tasks.evaluate.schedule_bound_packed import packed_bound_s
 from tasks.evaluate.schedule_cut import cut_pieces, infer_ends_s
-from tasks.evaluate.schedule_fill import Costs, Piece, fill
+from tasks.evaluate.schedule_fill import MORE_WAYS, WAYS, Costs, Piece, fill
 from tasks.evaluate.schedule_metrics import latest_infer_ends_s, run_metrics
 from tasks.evaluate.schedule_types import (
     PlannedMetric,
@@ -38,6 +38,12 @@ __all__ = [
 
 _NEAR = 0.001
 """A plan that ends within this share above the bound is good enough."""
+_FAR = 0.015
+"""One that ends more than this above it may be improved."""
+_SMALL = 3_000
+"""Tasks x workers up to which there is time for many ways to place long requests."""
+_LARGE = 20_000
+"""Above this there is time for few; with so many workers a request is short beside the whole."""
 _HALVINGS = 7
 """Of the range in which the earliest end is searched."""
 _EARLY = (1.0, 1.02, 1.1, 1.3)
@@ -63,7 +69,7 @@ def plan_shards(
     metrics = run_metrics(items, ends_s, cores)
     infer_end_s = max(ends_s, default=0.0)
     makespan_s = max([infer_end_s, *(metric.end_s for metric in metrics)])
-    if makespan_s > bound * (1 + 10 * _NEAR):
+    if makespan_s > bound * (1 + _FAR):
         bound = packed_bound_s(items, workers, cpu_cores, bound, makespan_s)
     return SchedulePlan(
         shards=shards,
@@ -102,6 +108,8 @@ class _Search:
         self._ready_s = [worker.ready_s for worker in workers]
         self._cpu_cores = cpu_cores
         self._costs = Costs.of(options)
+        self._size = len(items) * len(workers)
+        self._ways = WAYS if self._size <= _LARGE else WAYS[:1]
         self._orders = list(_orders(items, len(workers), cpu_cores))
         work_s = sum(item.infer_s for item in items) * (1 + self._costs.per_s)
         overhead_s = options.shard_overhead_s * (len(items) / len(workers) + 1)
@@ -112,18 +120,27 @@ class _Search:
         found = self._as_early(bound_s * (1 + _NEAR))
         if found is not None:
             return found
-        low, slack = _NEAR, 0.05
-        while self._fits(bound_s * (1 + slack)) is None:
-            low, slack = slack, 2 * slack
-        for _ in range(_HALVINGS):
-            middle = (low + slack) / 2
-            if self._fits(bound_s * (1 + middle)) is None:
-                low = middle
-            else:
-                slack = middle
+        high = 0.05
+        while self._fits(bound_s * (1 + high)) is None:
+            high *= 2
+        slack = self._least_slack(bound_s, _NEAR, high)
+        if (
+            slack > _FAR and self._size <= _SMALL
+        ):  # Worth more attempts: long requests can be packed in many ways.
+            self._ways = WAYS + MORE_WAYS
+            slack = self._least_slack(bound_s, _NEAR, slack)
         found = self._as_early(bound_s * (1 + slack))
         assert found is not None
         return found
+
+    def _least_slack(self, bound_s: float, low: float, high: float) -> float:
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if self._fits(bound_s * (1 + middle)) is None:
+                low = middle
+            else:
+                high = middle
+        return high
 
     def _as_early(self, end_s: float) -> list[list[Piece]] | None:
         """Pieces for this end, inferred as early as is easy: workers are then free for others, and
@@ -138,7 +155,7 @@ class _Search:
         for order in self._orders:
             latest_s = latest_infer_ends_s(self._items, order, self._cpu_cores, end_s)
             deadlines_s = [min(latest, infer_end_s, end_s) for latest in latest_s]
-            pieces = fill(self._items, self._ready_s, deadlines_s, self._costs)
+            pieces = fill(self._items, self._ready_s, deadlines_s, self._costs, self._ways)
             if pieces is not None:
                 return pieces
         return None

@@ -8,6 +8,7 @@ are placed before all others, in one of several ways, and the short ones run aro
 from __future__ import annotations
 
 import heapq
+import random
 from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,15 +20,44 @@ COARSE_SHARE = 0.02
 """A request that takes more than this share of the whole plan's time, is placed before the others."""
 _EPSILON = 1e-9
 
-Way = tuple[Literal["longest", "due"], Literal["level", "tight"]]
-"""How long requests are placed: the longest first or those that are due first, on the workers with
-most room or with least."""
-WAYS: tuple[Way, ...] = (
-    ("longest", "level"),
-    ("longest", "tight"),
-    ("due", "level"),
-    ("due", "tight"),
+Spread = Literal["level", "tight"]
+"""On the workers with most room, or on those with least."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How long requests are placed."""
+
+    spread: Spread
+    due_first: bool = False
+    """Those with the earliest deadline first, else the longest."""
+    shuffle: int = 0
+    """Not quite the longest first: each number gives another order."""
+
+    def order(
+        self, items: Sequence[WorkItem], deadlines_s: Sequence[float], long: set[int]
+    ) -> list[int]:
+        """Positions of the items with long requests, as they are placed."""
+        order = sorted(long, key=lambda at: (-items[at].request_s, deadlines_s[at], at))
+        if self.due_first:
+            order.sort(key=lambda at: deadlines_s[at])
+        if self.shuffle:
+            draw = random.Random(self.shuffle)  # noqa: S311 (no secret; the same in each process)
+            weights = {at: items[at].request_s * draw.uniform(0.7, 1.0) for at in order}
+            order.sort(key=lambda at: -weights[at])
+        return order
+
+
+WAYS = (
+    Way("level"),
+    Way("tight"),
+    Way("level", due_first=True),
+    Way("tight", due_first=True),
 )
+MORE_WAYS = tuple(
+    Way(spread, shuffle=number) for number in range(1, 13) for spread in ("level", "tight")
+)
+"""For when the others leave a gap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +115,13 @@ def fill(
     ready_s: Sequence[float],
     deadlines_s: Sequence[float],
     costs: Costs,
+    ways: Sequence[Way] = WAYS,
 ) -> list[list[Piece]] | None:
     """Each worker's pieces in the order in which it does them; None where a deadline cannot be met."""
     long_s = COARSE_SHARE * max([0.0, *deadlines_s])
     todo = [at for at, item in enumerate(items) if item.requests]
     is_long = {at for at in todo if items[at].request_s > long_s}
-    for way in WAYS if is_long else WAYS[:1]:
+    for way in ways if is_long else ways[:1]:
         filled = _fill(items, ready_s, deadlines_s, costs, todo, is_long, way)
         if filled is not None:
             return filled
@@ -107,12 +138,8 @@ def _fill(
     way: Way,
 ) -> list[list[Piece]] | None:
     loads = [_Load(ready) for ready in ready_s]
-    first, spread = way
-    long = sorted(is_long, key=lambda at: (-items[at].request_s, deadlines_s[at], at))
-    if first == "due":
-        long.sort(key=lambda at: deadlines_s[at])
-    for at in long:
-        if not _place_long(items[at], at, loads, deadlines_s[at], costs, spread):
+    for at in way.order(items, deadlines_s, is_long):
+        if not _place_long(items[at], at, loads, deadlines_s[at], costs, way.spread):
             return None
     short = sorted(
         (at for at in todo if at not in is_long),
@@ -137,7 +164,7 @@ def _place_long(
     loads: list[_Load],
     deadline_s: float,
     costs: Costs,
-    spread: Literal["level", "tight"],
+    spread: Spread,
 ) -> bool:
     """Place a task of long requests, some on each worker."""
     request_s = item.request_s * (1 + costs.per_s)
