@@ -51,6 +51,7 @@ _ASIDE_CONFIDENCE = 0.4
 _ENDS_THE_JOB = ("SlurmTimeLimit", "SlurmPreempted")
 _LONG_AFTER_S = 120.0
 """A scheduler that ends a job that much after its own failure ends what was dead already."""
+_LINES_UNTIL_EFFECTS = 20
 _CANCELLED = ("slurm_cancelled", "interrupted")
 _ALSO_OF_A_CANCEL = ("process_killed", "process_crashed", "dataloader_worker_terminated")
 
@@ -125,7 +126,7 @@ def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
 
 
 def _from_logs(scan: Scan, *, own_job: bool) -> Verdict | None:
-    causes = scan.fatal("cause")
+    causes, mentioned = _told_and_mentioned(scan)
     for decisive in scan.fatal("decisive"):
         if not _long_after(decisive, causes):
             return _of_finding(decisive, scan)
@@ -134,7 +135,20 @@ def _from_logs(scan: Scan, *, own_job: bool) -> Verdict | None:
         or next((_of_finding(cause, scan) for cause in causes), None)
         or _from_told_to_stop(scan)
         or _from_effects(scan)
+        or next((_of_finding(cause, scan) for cause in mentioned), None)
     )
+
+
+def _told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
+    """Causes, apart from exceptions that a line mentions long before anything else goes wrong."""
+    causes = scan.fatal("cause")
+    told = [f for f in causes if not f.in_passing]
+    mentioned = [f for f in causes if f.in_passing]
+    if told:
+        return told, []
+    first = min((f.order for f in scan.fatal("effect")), default=0)
+    near = [f for f in mentioned if first - f.order <= _LINES_UNTIL_EFFECTS]
+    return near, [f for f in mentioned if f not in near]
 
 
 def _long_after(decisive: Finding, causes: list[Finding]) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from tasks.diagnose.exception_types import class_of_type
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import Match, Pattern, compile_pattern
 
@@ -28,6 +27,10 @@ _RAISED = compile_pattern(rf"({_TYPE_NAME})(?:\s*: (.*)|:?\s*)$")
 _RAISED_ANYWHERE = compile_pattern(
     rf"(?:^|[\s:|]|error_handler\.py:\d+\]\s+\"message\": \")({_TYPE_NAME}(?:Error|Exception|Interrupt))\s*:(?: (.*)|$)|"
     rf"^\s*({_TYPE_NAME}(?:Error|Exception|Interrupt|ProcessPool))\s*$"
+)
+_LEADS = compile_pattern(r"[\W\d_TZ]*$")
+_ERROR_LEVEL = compile_pattern(
+    r"(?i)\b(?:error|fatal|critical|severe|uncaught|unhandled)\b|\bE\d{4}\b"
 )
 _DIRECT_CAUSE = "The above exception was the direct cause of"
 _DURING_HANDLING = "During handling of the above exception"
@@ -67,6 +70,8 @@ _BENIGN_CONTEXT = (
     "Empty",
     "Full",
 )
+_FALLBACKS = compile_pattern(r"packaged_modules/json/json\.py")
+"""Readers that try another way when the first fails, and then raise what the first said."""
 _LAUNCHERS = compile_pattern(
     r"accelerate/commands/|deepspeed/launcher/|torch/distributed/(?:launch|run)\.py|torchx/|runpy\.py run_path"
 )
@@ -85,18 +90,6 @@ _OF_A_DYING_PROCESS = (
     "FileNotFoundError",
     "OSError",
 )
-_WEIGHT_FRAMES = compile_pattern(
-    r"torch/serialization\.py (?:load|_load|_legacy_load|_open_file\w*|_open_zipfile_reader|__init__|persistent_load)|"
-    r"/safetensors/\S+ (?:load\w*|safe_open|get_tensor)|load_state_dict|from_pretrained|"
-    r"\bload_(?:checkpoint|weights|model|pretrained\w*)\b|_load_state_dict|torch/distributed/checkpoint/state_dict_loader"
-)
-_SAVING_FRAMES = compile_pattern(r" (?:save|_save|save_\w+|_open_zipfile_writer\w*|_legacy_save)$")
-_DATA_FRAMES = compile_pattern(
-    r"/datasets/(?:load|builder|arrow_dataset|iterable_dataset)\.py|/pyarrow/|indexed_dataset\.py|"
-    r"/webdataset/|/streaming/base/|numpy/(?:core|_core)/memmap\.py|/tfrecord|/lmdb|/h5py/|PIL/Image"
-)
-_WEIGHT_CLASSES = ("OSError", "FileNotFoundError", "KeyError", "RuntimeError", "ValueError")
-_DATA_CLASSES = ("OSError", "ValueError", "RuntimeError", "AssertionError")
 
 
 @dataclass(frozen=True)
@@ -114,6 +107,17 @@ class Raised:
     """`context` is its direct cause, by `raise ... from`."""
     in_traceback: bool = True
     """A traceback stood above it; otherwise the line merely looks like an exception's."""
+    begun_at: int = 0
+    """Number of the line that its traceback begins with."""
+
+    @property
+    def in_passing(self) -> bool:
+        """Whether a line of another kind only mentions it."""
+        body = self.line.body
+        return not self.in_traceback and (
+            _LEADS.match(body[: body.find(self.type_name)]) is None
+            and _ERROR_LEVEL.search(body) is None
+        )
 
     @property
     def short_name(self) -> str:
@@ -131,7 +135,7 @@ class Raised:
     def beside_the_point(self) -> bool:
         """Whether it is only what a helper thread or the interpreter's end makes of a dying process."""
         dying = self.short_name in _OF_A_DYING_PROCESS and self._in(_SIDE_THREADS)
-        return dying and not _lost_worker(self)
+        return dying and not lost_worker(self)
 
     def _in(self, frames: Pattern) -> bool:
         """Whether its innermost frames are such."""
@@ -148,7 +152,8 @@ class Raised:
         """The first link of the chain that explains the rest."""
         if self.context is None:
             return self
-        if not self.direct and self.context.short_name in _BENIGN_CONTEXT and not self.wrapper:
+        tried = self.context.short_name in _BENIGN_CONTEXT or self.context._in(_FALLBACKS)
+        if not self.direct and tried and not self.wrapper:
             return self
         return self.context.root()
 
@@ -158,6 +163,7 @@ class TracebackReader:
 
     def __init__(self) -> None:
         self._frames: list[str] | None = None
+        self._begun_at = 0
         self._strangers = 0
         self._stranger = False
         """The last line is no part of the traceback that it stands in."""
@@ -172,6 +178,7 @@ class TracebackReader:
         """The exception that this line ends a traceback with, if it does."""
         body, self._stranger = line.body, False
         if _HEADER_TEXT in body:
+            self._begun_at = line.number
             self._begin(body)
             return None
         if self._prefix:
@@ -234,7 +241,8 @@ class TracebackReader:
             return None
         name = match[1] or (match[3] if not in_traceback else "")
         raised = Raised(name, (match[2] or "").strip(), line, frames)
-        raised = replace(raised, in_traceback=in_traceback)
+        begun_at = self._begun_at if in_traceback else line.number
+        raised = replace(raised, in_traceback=in_traceback, begun_at=begun_at)
         if self._link is not None and in_traceback:
             raised = replace(raised, context=self._link[0], direct=self._link[1])
         elif not in_traceback and self._above is not None and self._above.wrapper:
@@ -269,29 +277,7 @@ def may_be_traceback(body: str) -> bool:
     )
 
 
-def class_of(raised: Raised) -> str:
-    """Failure class of an exception by its type, and by what its traceback was doing.
-
-    A type that is none of the classes takes its nearest base class's; one that is not built in,
-    its name's ending (`ConfigKeyError` is a KeyError); any other is a RuntimeError.
-    """
-    by_type = class_of_type(raised.type_name)
-    if _lost_worker(raised):
-        return "DataloaderKilled"
-    if by_type in _WEIGHT_CLASSES and loads_weights(raised):
-        return "ModelLoadingError"
-    if by_type in _DATA_CLASSES and _DATA_FRAMES.search("\n".join(raised.frames)):
-        return "DatasetLoadingError"
-    return by_type
-
-
-def _lost_worker(raised: Raised) -> bool:
+def lost_worker(raised: Raised) -> bool:
     """Whether the main process was reading from a data worker that is gone."""
     reading = any(_FROM_WORKER.search(frame) for frame in raised.frames)
     return raised.short_name in _OF_A_DYING_PROCESS and reading
-
-
-def loads_weights(raised: Raised) -> bool:
-    """Whether its traceback was reading a model's weights."""
-    saving = any(_SAVING_FRAMES.search(frame) for frame in raised.frames[-6:])
-    return not saving and _WEIGHT_FRAMES.search("\n".join(raised.frames)) is not None

@@ -27,6 +27,8 @@ class Finding:
     """In place of the class's own."""
     node: str | None = None
     rank: int | None = None
+    in_passing: bool = False
+    """A line that only mentions an exception: no traceback above it, no level of an error."""
     steps_before: int = 0
     """Steps that the same stream had reported when the line came."""
     reports_before: int = 0

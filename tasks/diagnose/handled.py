@@ -9,9 +9,11 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _WORDS = (
-    r"\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|caught|retrying|retry \d+|re-?trying in|falling back|fall back|"
+    r"(?:\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|caught|retrying|retry \d+|re-?trying in|falling back|fall back|"
     r"restarted|rebuilding|cache miss|will (?:re)?try|retry loop|no action needed|non-critical|"
-    r"thrown while requesting|does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re)\b"
+    r"thrown while requesting|does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re|"
+    r"retry in|probing with|counted as (?:a )?(?:failed|wrong|incorrect|miss))\b|\w disabled\)|\(expected\)|"
+    r"(?:->|=>|→|;) ?(?:now )?(?:using|writing|reading|saving|loading|trying|falling)\b)"
 )
 _LEVEL = r"^(?:[^\s:]*[\s:]+){0,5}\[?(?:WARN(?:ING)?|INFO|DEBUG)\b"
 _HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_WORDS}")
@@ -29,7 +31,10 @@ _AFTER = compile_pattern(
 _ENDS = compile_pattern(
     r"(?i)\b(?:shut(?:ting)? ?down|exiting|aborting|terminating|stopping|giving up|(?:not|no|no more) retr\w+)\b|^wandb: "
 )
-_PASSING = compile_pattern(r"\((?:retrying|ignored|non-critical)\)|, retrying\b|no action needed")
+_PASSING = compile_pattern(
+    r"\((?:retrying|ignored|non-critical|resum(?:ing|ed))\)|, retrying\b|no action needed|"
+    r"(?i:\b(?:previous|last|earlier|old) (?:attempt|job|run|submission)\b)"
+)
 _ERROR_LEVEL = compile_pattern(r"\b(?:ERROR|FATAL|CRITICAL)\b")
 _JOINS = ("The above exception was", "During handling of the above")
 _LINES_LOOKED_AT = 2

@@ -27,12 +27,17 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 # What launchers put before a rank's own text. Removed repeatedly: prefixes nest. The one that may hold
 # anything is RE2; the others cannot go back over what they took, and Python's own engine is faster.
 _PREFIX = re.compile(
+    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?|"
     r"\[(?:rank|default)(\d{1,6})\]:? ?|(\d{1,5}): |\[\d{1,6},(\d{1,6})\]<std(?:err|out)>: ?|"
     r"\(RANK (\d{1,6})\) ?"
 )
 _ACTOR = compile_pattern(r"\((?:[^()]*\brank=(?P<rank>\d+))?[^()]*\bpid=\d+[^()]*\) ?")
 # Behind what a container, a pipe or another launcher puts before every line.
-_INNER_RANK = re.compile(r"[^\[\]'\"]{1,80}\[(?:rank|default)(\d{1,6})\]: ?")
+_INNER_RANK = re.compile(
+    r"(?:[^\[\]'\"]{1,80}\[(?:rank|default)(\d{1,6})\]:|[\d\s:.,TZ/+-]{8,40}\[rank(\d{1,6})\]) ?"
+)
+# As `srun --label` with the host put before it.
+_HOST_AND_RANK = re.compile(r"(?=[A-Za-z][A-Za-z0-9_.-]{0,60}\d {1,4}\d{1,5}: )\S+ +(\d+): ")
 _MAX_PREFIXES = 3
 _PREFIX_STARTS = frozenset("[(0123456789")
 _RANK_LOG = re.compile(r"rank_(\d+)\.log")
@@ -103,14 +108,16 @@ def split_prefix(text: str) -> tuple[int | None, str]:
         if text[:1] not in _PREFIX_STARTS:
             break
         if (match := _PREFIX.match(text)) is not None:
-            rank, end = int(match[match.lastindex or 0]), match.end()
+            rank, end = int(match[match.lastindex]) if match.lastindex else rank, match.end()
         elif text[0] == "(" and (actor := _ACTOR.match(text)) is not None:
             rank, end = int(actor["rank"]) if actor["rank"] else rank, actor.end()
         else:
             break
         text = text[end:]
     if rank is None and (inner := _INNER_RANK.match(text)) is not None:
-        return int(inner[1]), text[inner.end() :]
+        return int(inner[1] or inner[2]), text[inner.end() :]
+    if rank is None and (labelled := _HOST_AND_RANK.match(text)) is not None:
+        return int(labelled[1]), split_prefix(text[labelled.end() :])[1]
     return rank, text
 
 

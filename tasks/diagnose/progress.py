@@ -27,7 +27,7 @@ _LOSS = compile_pattern(
 _OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _]loss")
 _GRADIENT_LOST = compile_pattern(r"(?i)grad_?norm['\"]?\s*[:=]\s*'?(?:nan|inf)")
 _SUCCEEDED = compile_pattern(
-    r"(?i)(?:exit(?:s|ed)?|finished)(?: with)?(?: (?:return|exit|status))? ?[ _]?(?:code|status):? ?(?:= ?)?0\b|"
+    r"(?i)\bJob '?\S+ succeeded\b|(?:exit(?:s|ed)?|finished)(?: with)?(?: (?:return|exit|status))? ?[ _]?(?:code|status):? ?(?:= ?)?0\b|"
     r"^\+ exit 0$|state[=: ]+COMPLETED|exit=0\b|\brc=0\b|return ?code ?(?:=|is) ?0\b"
 )
 _FAILED = compile_pattern(
@@ -43,7 +43,7 @@ _COMPLETED = compile_pattern(
 )
 _COULD_COMPLETE = ("train", "Train", "TRAIN", "reached", "Reached", "exiting program", "ob ")
 _CAPTURED = compile_pattern(
-    r"(?i)state[=: ]+(?:RUNNING|R)\b(?:.*last[_ ]output[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d))?"
+    r"(?i)(?:state[=: ]+|\b(?:captured|collected|snapshot|taken)\b.*\b(?:phase|status)[=: ]+)(?:RUNNING|R)\b(?:.*last[_ ]output[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d))?"
 )
 _ACTIVE = compile_pattern(
     r"(?i)sav(?:e|ing)\b|evaluat|validat|compil|loading|loaded|downloading|tokeniz|warm ?up|preparing"
@@ -180,6 +180,10 @@ class Progress:
         signs = [line for line in tail if line is not until and _ACTIVE.search(line.body)]
         times = [time_of(line.text) for line in (*signs, *list(self._steps)[-1:])]
         return max((seen for seen in times if seen is not None), default=None)
+
+    def last_report_at(self) -> float | None:
+        """Time of the last step's report, if it tells."""
+        return time_of(self._steps[-1].text) if self._steps else None
 
     def silence_before(self, line: LogLine) -> float | None:
         """Seconds from the last step's report until a line, when that is far longer than a step."""

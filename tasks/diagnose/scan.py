@@ -6,9 +6,11 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from tasks.diagnose.exceptions import Raised, TracebackReader, class_of, loads_weights
+from tasks.diagnose.classify import finding_of
+from tasks.diagnose.exceptions import Raised, TracebackReader
 from tasks.diagnose.findings import Finding, Role
 from tasks.diagnose.handled import HandledErrors, says_handled, says_passing
+from tasks.diagnose.json_lines import parts_of
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
@@ -24,6 +26,11 @@ _STEPS_AFTER_SURVIVED = 3
 _BUFFERED_REPORTS = 60
 _LINES_AFTER_SURVIVED = 40
 """Ordinary lines of a rank's own stream after its error, for the same: a dying process says much."""
+_LINES_OF_ANNOUNCEMENT = 2
+_WORDS_OF_ITS_OWN_CHARS = 20
+_NOTICES = ("slurm_time_limit", "slurm_preempted")
+"""Of an end that is near: training goes on until the signal."""
+_NOTICE_S = 600.0
 _PARTING = compile_pattern(r"^\s*(?:wandb:|\|)|NCCL INFO")
 """What libraries print as a process ends: summaries, tables, aborted communicators."""
 _RECENT_LINES = 24
@@ -35,19 +42,7 @@ _FAILED_EXIT = compile_pattern(
     r"failed \(exitcode: -?[1-9]|Exited with exit code [1-9]|ChildFailedError|exits with return code = -?[1-9]|"
     r"tasks? [\d,-]+: (?:Killed|Segmentation fault|Aborted|Bus error)"
 )
-_BY_CONTEXT = ("dataset_read", "storage_fault")
-"""Rules whose words mean a broken model when weights are read."""
-_GENERAL = (
-    "ConnectionError",
-    "KeyError",
-    "ValueError",
-    "TypeError",
-    "RuntimeError",
-    "AttributeError",
-)
-_SAYS_MORE = ("S3StorageError", "ModelLoadingError", "DatasetLoadingError")
 _CRASH = "Fatal Python error: "
-_ESCAPED_TRACEBACK = "Traceback (most recent call last):\\n"
 
 Stream = tuple[str, int | None]
 
@@ -101,12 +96,8 @@ class Scan:
 
     def feed(self, line: LogLine) -> None:
         """Take note of one line; of a traceback that a logger has put into one, each of its lines."""
-        if _ESCAPED_TRACEBACK in line.body:
-            for part in line.body.split("\\n"):
-                text = part.replace('\\"', '"').rstrip('"}')
-                self._feed(replace(line, text=text, body=text))
-        else:
-            self._feed(line)
+        for part in parts_of(line):
+            self._feed(part)
 
     def __getstate__(self) -> dict[str, object]:
         """For another process, which has the rules itself."""
@@ -170,10 +161,17 @@ class Scan:
         """Whether training went on afterwards, or the error was dealt with."""
         stream = self.streams[(finding.line.file, finding.line.rank)]
         after = self._reports_after(finding)
+        if finding.method in _NOTICES and self._within_notice(finding):
+            return False
         if after >= _STEPS_AFTER_SURVIVED or self._before_the_end(finding):
             return True
         own_stream = finding.line.rank is not None and finding.role == "cause"
         return own_stream and stream.lines - finding.lines_before >= _LINES_AFTER_SURVIVED
+
+    def _within_notice(self, finding: Finding) -> bool:
+        """Whether all that was trained after it was within the time that is given for leaving."""
+        last = self.progress.last_report_at()
+        return None not in (last, finding.time) and (last or 0) - (finding.time or 0) < _NOTICE_S
 
     def _reports_after(self, finding: Finding) -> int:
         """Steps or losses that were reported after it, by its own stream or by the first to do so."""
@@ -222,18 +220,10 @@ class Scan:
         stream.handled.outside(line)
 
     def _note_exception(self, raised: Raised, key: Stream, stream: StreamState) -> None:
-        """Give a chain's first exception its class, by a rule for its text or by its type."""
-        root = raised.root()
-        finding = self.rules.match(root.line, self.order)
+        """Keep what a chain's first exception says, unless its program has dealt with it."""
+        finding = finding_of(raised, self.rules, self.order)
         if finding is not None:
-            self.collectives.feed(root.line)
-            if finding.method in _BY_CONTEXT and loads_weights(root):
-                finding = replace(finding, failure_class="ModelLoadingError")
-        elif not root.wrapper:
-            finding = Finding(
-                class_of(root), "cause", "exception", root.line, self.order, rank=root.line.rank
-            )
-        finding = self._by_outer_links(finding, raised)
+            self.collectives.feed(finding.line)
         self._forget(raised.context, key)
         if finding is None or self._is_known(raised.line):
             return
@@ -246,24 +236,9 @@ class Scan:
             self.asides.append(finding)
             return
         stream.handled.last = finding
+        if raised.in_traceback:
+            self._forget_announcements(raised, key)
         self._keep(finding, key)
-
-    def _by_outer_links(self, finding: Finding | None, raised: Raised) -> Finding | None:
-        """A chain that began with something general may say further on what it is about.
-
-        A connection that is refused is the object store's; a missing key is the model's or the data's.
-        """
-        if finding is None or finding.failure_class not in _GENERAL:
-            return finding
-        for link in raised.links()[1:]:
-            outer = self.rules.match(link.line, self.order)
-            if outer is None or outer.failure_class not in _SAYS_MORE:
-                continue
-            if outer.failure_class == "S3StorageError":
-                return outer
-            if finding.method == "exception":
-                return replace(finding, failure_class=outer.failure_class, method=outer.method)
-        return finding
 
     def _is_known(self, line: LogLine) -> bool:
         """Whether training is on record to have gone on after this error."""
@@ -279,6 +254,23 @@ class Scan:
         for source, found in self.by_source.items():
             if source[0] == key:
                 found[:] = [f for f in found if f.line not in lines]
+
+    def _forget_announcements(self, raised: Raised, key: Stream) -> None:
+        """Drop what lines just before the traceback said in the same words."""
+        links = [raised]
+        while links[-1].context is not None:
+            links.append(links[-1].context)
+        begun_at = links[-1].begun_at
+        words = [link.message for link in links if len(link.message) >= _WORDS_OF_ITS_OWN_CHARS]
+        for source, found in self.by_source.items():
+            if source[0] == key:
+                found[:] = [
+                    f
+                    for f in found
+                    if not begun_at - _LINES_OF_ANNOUNCEMENT <= f.line.number < begun_at
+                    or not any(said in f.line.body for said in words)
+                    or f.line.body.startswith(raised.type_name)
+                ]
 
     def _withdraw(self, finding: Finding | None, key: Stream) -> None:
         """The next line says that the error was dealt with."""

@@ -20,6 +20,7 @@ _RANK_HOST = compile_pattern(
 _HOST_RANK = compile_pattern(
     r"(?i)\b(?:host(?:name)?|node)[ =:]+(?P<host>[A-Za-z][\w.-]*).{0,40}?\b(?:global[_ ]?)?rank[ =:]+(?P<rank>\d+)\b"
 )
+_LABEL = compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?(?P<host>{_NAME}\d) +\d+: ")
 _LAUNCHED_PID = compile_pattern(r"\bpid[ =:]+(?P<pid>\d+)")
 _NCCL = compile_pattern(rf"(?:^|[ \]])(?P<host>{_NAME}):(?P<pid>\d+):\d+ \[\d+\] (?:\S+ )?NCCL ")
 _NCCL_RANK = compile_pattern(r"\bcomm 0x[0-9a-f]+ rank (?P<rank>\d+) nranks \d+")
@@ -48,7 +49,7 @@ _SYSLOG = (
     compile_pattern(
         rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
     ),
-    compile_pattern(rf"\b(?:instance|host|node|hostname)[ :=]+(?P<node>{_NAME})"),
+    compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),
     compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
 )
 _NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
@@ -77,6 +78,8 @@ class Topology:
     def feed(self, line: LogLine) -> None:
         """Take note of what the line says about hosts."""
         text = line.body
+        if line.rank is not None and line.rank not in self.by_rank and text is not line.text:
+            self._note_label(line.text, line.rank)
         if "rank" in text:
             self._note_rank(text)
         if "NCCL" in text and (match := _NCCL.search(text)):
@@ -92,6 +95,12 @@ class Topology:
         ):
             self._note_list(match["list"])
         if text.lstrip().startswith("host") and (match := _TORCHRUN_HOST.match(text)):
+            self._add_host(match["host"])
+
+    def _note_label(self, text: str, rank: int) -> None:
+        """Of srun's label with the host before it."""
+        if (match := _LABEL.search(text)) is not None and match["host"][0].isalpha():
+            self.by_rank[rank] = match["host"]
             self._add_host(match["host"])
 
     def _note_rank(self, text: str) -> None:

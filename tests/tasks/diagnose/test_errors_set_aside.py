@@ -193,3 +193,59 @@ def test_what_ranks_say_after_a_cancel_comes_of_it(
     tmp_path: Path, lines: list[str], failure_class: str
 ) -> None:
     assert verdict_on(tmp_path, [*STEPS, *lines]).failure_class == failure_class
+
+
+NOISE = [f"n1:77:{n} [0] NCCL INFO Channel {n:02d}/0 : 0[0] -> 8[0] via NET/IB" for n in range(40)]
+MENTIONED = "[tb] PermissionError: [Errno 13] Permission denied: '/tb', events go to /tmp"
+
+
+def test_a_mentioned_exception_is_the_cause_only_where_nothing_else_is(tmp_path: Path) -> None:
+    cancelled = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-03-01T10:01:00 ***"
+    later = verdict_on(tmp_path, [*STEPS, MENTIONED, *NOISE, *TRACEBACK])
+    assert (later.failure_class, later.root_cause_line) == ("KeyError", len(STEPS) + 41 + 3)
+    assert verdict_on(tmp_path, [MENTIONED, *NOISE, cancelled]).failure_class == "SlurmCancelled"
+    assert verdict_on(tmp_path, [*STEPS, MENTIONED]).failure_class == "PermissionError"
+    levelled = [f"ERROR {MENTIONED}", *NOISE, cancelled]
+    assert verdict_on(tmp_path, levelled).failure_class == "PermissionError"
+
+
+def test_training_goes_on_between_the_notice_of_the_time_limit_and_the_signal(
+    tmp_path: Path,
+) -> None:
+    notice = (
+        "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-03-01T10:00:19 DUE TO TIME LIMIT ***"
+    )
+    soon = [f"2025-03-01 10:01:{n:02d} INFO step {n} loss 2.31" for n in range(30)]
+    stopped = ["Main process received SIGTERM", *TRACEBACK[:2], "KeyboardInterrupt"]
+    assert verdict_on(tmp_path, [*STEPS, notice, *soon, *stopped]).failure_class == "SlurmTimeLimit"
+    much_later = [line.replace("10:01", "14:01") for line in soon]
+    verdict = verdict_on(tmp_path, [*STEPS, notice, *much_later, *TRACEBACK])
+    assert verdict.failure_class == "KeyError", "the notice was an earlier job's"
+
+
+def test_structured_logs_are_read_as_others(tmp_path: Path) -> None:
+    step = '{"ts": "2025-03-01T10:00:00Z", "level": "INFO", "rank": 0, "step": 5, "loss": 2.3}'
+    error = (
+        '{"level": "ERROR", "rank": 6, "event": "crash", "exc_type": "KeyError", "exc": "labels"}'
+    )
+    verdict = verdict_on(tmp_path, [step] * 9 + [error])
+    assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", 10)
+    assert verdict.faulty_rank == 6
+
+
+def test_a_containers_streams_are_one_stream(tmp_path: Path) -> None:
+    stamp = "2025-05-14T13:25:2{}.798232065Z std{} F {}"
+    streams = ["out", "err", "out"]
+    lines = [stamp.format(n, streams[n], line) for n, line in enumerate(TRACEBACK)]
+    verdict = verdict_on(tmp_path, lines)
+    assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", 3)
+
+
+def test_a_label_of_host_and_rank_tells_the_node(tmp_path: Path) -> None:
+    lines = [
+        "gpu-a-117 0: step 1 loss 2.3",
+        "gpu-a-118 11: RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "srun: error: gpu-a-118: task 11: Exited with exit code 1",
+    ]
+    verdict = verdict_on(tmp_path, lines)
+    assert (verdict.faulty_rank, verdict.faulty_node) == (11, "gpu-a-118")

@@ -1,0 +1,112 @@
+"""A raised exception -> finding: by a rule for its text, by its type, or by what it led to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tasks.diagnose.exception_types import class_of_type
+from tasks.diagnose.exceptions import Raised, lost_worker
+from tasks.diagnose.findings import Finding
+from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.rules import RuleSet
+
+_BY_CONTEXT = ("dataset_read", "storage_fault")
+"""Rules whose words mean a broken model when weights are read."""
+_GENERAL = (
+    "ConnectionError",
+    "KeyError",
+    "ValueError",
+    "TypeError",
+    "RuntimeError",
+    "AttributeError",
+)
+_SAYS_MORE = ("S3StorageError", "ModelLoadingError", "DatasetLoadingError")
+
+_WEIGHT_FRAMES = compile_pattern(
+    r"torch/serialization\.py (?:load|_load|_legacy_load|_open_file\w*|_open_zipfile_reader|__init__|persistent_load)|"
+    r"/safetensors/\S+ (?:load\w*|safe_open|get_tensor)|load_state_dict|from_pretrained|"
+    r"\bload_(?:checkpoint|weights|model|pretrained\w*)\b|_load_state_dict|torch/distributed/checkpoint/state_dict_loader"
+)
+_SAVING_FRAMES = compile_pattern(r" (?:save|_save|save_\w+|_open_zipfile_writer\w*|_legacy_save)$")
+_DATA_FRAMES = compile_pattern(
+    r"/datasets/(?:load|builder|arrow_dataset|iterable_dataset)\.py|/pyarrow/|indexed_dataset\.py|"
+    r"/webdataset/|/streaming/base/|numpy/(?:core|_core)/memmap\.py|/tfrecord|/lmdb|/h5py/|PIL/Image"
+)
+_WEB_FRAMES = compile_pattern(
+    r"/(?:urllib3|requests|httpx|httpcore|aiohttp|huggingface_hub|wandb)/|/http/client\.py|urllib/request\.py"
+)
+_WEIGHT_CLASSES = ("OSError", "FileNotFoundError", "KeyError", "RuntimeError", "ValueError")
+_DATA_CLASSES = ("OSError", "ValueError", "RuntimeError", "AssertionError")
+
+
+def finding_of(raised: Raised, rules: RuleSet, order: int) -> Finding | None:
+    """What a chain's first exception says; None for one that only reports another's."""
+    root = raised.root()
+    finding = rules.match(root.line, order)
+    if finding is not None:
+        if finding.method in _BY_CONTEXT and loads_weights(root):
+            finding = replace(finding, failure_class="ModelLoadingError")
+        if finding.failure_class == "NetworkError" and _in_web_client(root):
+            finding = _by_type(root, order, "ConnectionError")
+    elif not root.wrapper:
+        finding = _by_type(root, order, class_of(root))
+    return _by_outer_links(finding, raised, rules, order)
+
+
+def _by_type(root: Raised, order: int, failure_class: str) -> Finding:
+    return Finding(
+        failure_class,
+        "cause",
+        "exception",
+        root.line,
+        order,
+        rank=root.line.rank,
+        in_passing=root.in_passing,
+    )
+
+
+def _by_outer_links(
+    finding: Finding | None, raised: Raised, rules: RuleSet, order: int
+) -> Finding | None:
+    """A chain that began with something general may say further on what it is about.
+
+    A connection that is refused is the object store's; a missing key is the model's or the data's.
+    """
+    if finding is None or finding.failure_class not in _GENERAL:
+        return finding
+    for link in raised.links()[1:]:
+        outer = rules.match(link.line, order)
+        if outer is None or outer.failure_class not in _SAYS_MORE:
+            continue
+        if outer.failure_class == "S3StorageError":
+            return outer
+        if finding.method == "exception":
+            return replace(finding, failure_class=outer.failure_class, method=outer.method)
+    return finding
+
+
+def class_of(raised: Raised) -> str:
+    """Failure class of an exception by its type, and by what its traceback was doing.
+
+    A type that is none of the classes takes its nearest base class's; one that is not built in,
+    its name's ending (`ConfigKeyError` is a KeyError); any other is a RuntimeError.
+    """
+    by_type = class_of_type(raised.type_name)
+    if lost_worker(raised):
+        return "DataloaderKilled"
+    if by_type in _WEIGHT_CLASSES and loads_weights(raised):
+        return "ModelLoadingError"
+    if by_type in _DATA_CLASSES and _DATA_FRAMES.search("\n".join(raised.frames)):
+        return "DatasetLoadingError"
+    return by_type
+
+
+def _in_web_client(raised: Raised) -> bool:
+    """Whether its traceback was talking to a service over HTTP."""
+    return _WEB_FRAMES.search("\n".join(raised.frames)) is not None
+
+
+def loads_weights(raised: Raised) -> bool:
+    """Whether its traceback was reading a model's weights."""
+    saving = any(_SAVING_FRAMES.search(frame) for frame in raised.frames[-6:])
+    return not saving and _WEIGHT_FRAMES.search("\n".join(raised.frames)) is not None

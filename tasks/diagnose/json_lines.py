@@ -1,0 +1,66 @@
+"""Errors in structured logs: one JSON object a line, or a traceback that a logger put into one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from tasks.diagnose.logs import LogLine
+
+_HEADER = "Traceback (most recent call last):"
+_ESCAPED_TRACEBACK = f"{_HEADER}\\n"
+_LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log.level")
+_ERROR_LEVELS = ("error", "fatal", "critical", "panic", "err", "crit")
+_TYPE_KEYS = ("exc_type", "exception_type", "error_type", "exception.type", "error.type")
+_TEXT_KEYS = ("exc", "exception", "exc_value", "exception.message", "error", "err", "error.message")
+_MESSAGE_KEYS = ("msg", "message", "event")
+_RANK_KEYS = ("rank", "global_rank")
+
+
+def parts_of(line: LogLine) -> list[LogLine]:
+    """A logger's line as a program without structured logs would have written it: an error's record as
+    its words, a traceback that was put into one line as many."""
+    if line.body.startswith("{") and (record := _error_record(line.body)) is not None:
+        return _parts_of_record(line, record)
+    if _ESCAPED_TRACEBACK in line.body:
+        return [
+            _part(line, part.replace('\\"', '"').rstrip('"}')) for part in line.body.split("\\n")
+        ]
+    return [line]
+
+
+def _error_record(body: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(body)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and _is_error(record) else None
+
+
+def _parts_of_record(line: LogLine, record: dict[str, Any]) -> list[LogLine]:
+    rank = next((record[key] for key in _RANK_KEYS if isinstance(record.get(key), int)), None)
+    line = replace(line, rank=rank if line.rank is None else line.rank)
+    traceback = next((v for v in record.values() if isinstance(v, str) and _HEADER in v), None)
+    kind, text = _first(record, _TYPE_KEYS), _first(record, _TEXT_KEYS)
+    if traceback is not None:
+        parts = traceback[traceback.index(_HEADER) :].rstrip().split("\n")
+        if parts[-1][:1].isspace() and kind:
+            parts.append(f"{kind}: {text}")
+        return [_part(line, part) for part in parts]
+    message = _first(record, _MESSAGE_KEYS)
+    said = f"{kind}: {text or message}" if kind else f"ERROR {message}: {text}".rstrip(": ")
+    return [replace(line, body=said)]
+
+
+def _part(line: LogLine, text: str) -> LogLine:
+    return replace(line, text=text, body=text)
+
+
+def _is_error(record: dict[str, Any]) -> bool:
+    return _first(record, _LEVEL_KEYS).lower() in _ERROR_LEVELS
+
+
+def _first(record: dict[str, Any], keys: tuple[str, ...]) -> str:
+    found = (record[key] for key in keys if isinstance(record.get(key), str))
+    return next(found, "")
