@@ -19,6 +19,7 @@ from configs.schema import RunConfig
 from configs.sections import Section
 
 _LEAST_SIMILARITY = 0.6
+_LEAST_SIMILARITY_ELSEWHERE = 0.8
 _SAME_SECTION_BONUS = 0.1
 
 Location = Sequence[int | str]
@@ -120,9 +121,10 @@ def nearest_key(location: Location, value: Any) -> str | None:
         if not _could_hold(field, value):
             continue
         score = SequenceMatcher(None, str(name).lower(), key.rpartition(".")[2]).ratio()
-        if score < _LEAST_SIMILARITY:
+        is_near = key in candidates
+        if score < (_LEAST_SIMILARITY if is_near else _LEAST_SIMILARITY_ELSEWHERE):
             continue
-        score += _SAME_SECTION_BONUS * (key in candidates)
+        score += _SAME_SECTION_BONUS * is_near
         if score > best_score or best is None:
             best, best_score = key, score
     return best

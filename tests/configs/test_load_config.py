@@ -287,6 +287,8 @@ def test_all_that_is_wrong_is_said_a_line_each(write: Write) -> None:
         ("train.steps=", " has no value: give one, or null, [] or '' for none"),
         ("train.steps=abc", ": train.steps must be a whole number, not 'abc'"),
         ("steps=5", ": unknown key steps: did you mean train.steps?"),
+        ("parallel.nope=1", ": unknown key parallel.nope: parallel has tensor, pipeline, data, "
+         "sequence, distributed_optimizer, recompute_layers"),
         ("optim.lr=5", ": unknown key optim: there are name, run_dir, seed, data, model, parallel, "
          "train, checkpoint, anomalies, faults, diagnose, recovery, evaluate, tracking, launcher"),
         ("train.steps.x=5", ": train.steps is a value, not a section: give train.steps=..."),
