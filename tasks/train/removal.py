@@ -14,16 +14,14 @@ from __future__ import annotations
 import logging
 import shutil
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 from configs.errors import CheckpointError
 from configs.evaluation_due import is_due
-from configs.events import AnomalyEvent, CheckpointEvent, Event, StartEvent, event_adapter
 from configs.files import file_lock, sync_directory
 from configs.lineage import lineage_of
 from configs.records import CommitMarker
-from configs.rundir import COMMIT_MARKER_NAME, AttemptDir, RunDir, read_record, step_of_folder
+from configs.rundir import COMMIT_MARKER_NAME, RunDir, read_record, step_of_folder
 from configs.schema import RunConfig
 from tasks.train.checkpoint_format import SAVING_FILE, Saving
 from tasks.train.in_use import removable
@@ -31,6 +29,7 @@ from tasks.train.patience import BRIEF
 from tasks.train.retention import Decision, Facts, Rules, keep, rules_of
 from tasks.train.staging import remove_unused
 from tasks.train.storage import open_storage
+from tasks.train.telling_events import TellingEvents
 
 logger = logging.getLogger(__name__)
 
@@ -38,16 +37,23 @@ REMOVED = ".removed"
 _LOCK_NAME = ".removing.lock"
 
 
-def apply(run: RunDir, config: RunConfig, step: int | None = None) -> list[int]:
+def apply(
+    run: RunDir,
+    config: RunConfig,
+    step: int | None = None,
+    *,
+    events: TellingEvents | None = None,
+) -> list[int]:
     """Remove what no rule keeps, after the commit of `step`; returns the steps that are gone.
 
-    Without `step`, the run's events tell where training stands. What cannot be removed now (it is read,
+    Without `step`, the run's events tell where training stands. Who calls it again and again gives
+    `events`, which then are not read anew. What cannot be removed now (it is read,
     storage does not answer, another process is at it) is logged, and left for the next call.
     """
     if not run.checkpoints_dir.is_dir():
         return []
     with file_lock(run.checkpoints_dir / _LOCK_NAME, blocking=False) as is_mine:
-        return _apply(run, config, step) if is_mine else []
+        return _apply(run, config, step, events or TellingEvents(run)) if is_mine else []
 
 
 def remove_unneeded_checkpoints(config: RunConfig) -> None:
@@ -60,31 +66,36 @@ def remove_unneeded_checkpoints(config: RunConfig) -> None:
         logger.warning("checkpoints below %s could not be removed: %s", run.checkpoints_dir, error)
 
 
-def _apply(run: RunDir, config: RunConfig, step: int | None) -> list[int]:
+def _apply(run: RunDir, config: RunConfig, step: int | None, events: TellingEvents) -> list[int]:
     remove_unused(run)
     if step is None:
-        step = _position(run)
+        step = events.position()
     if step is not None:
         _set_aside_killed_saves(run, step)
     _finish_removals(run)
     rules, markers = rules_of(config), _markers(run)
     if rules is None or step is None:
         return []
-    decision = keep(markers, rules, gather(run, config, rules, markers, step))
+    decision = keep(markers, rules, gather(run, config, rules, markers, step, events))
     gone = [old for old in decision.removed if _take_away(run, old, decision)]
     _finish_removals(run)
     return gone
 
 
 def gather(
-    run: RunDir, config: RunConfig, rules: Rules, markers: dict[int, CommitMarker], step: int
+    run: RunDir,
+    config: RunConfig,
+    rules: Rules,
+    markers: dict[int, CommitMarker],
+    step: int,
+    events: TellingEvents,
 ) -> Facts:
     """The facts that the rules need, for these checkpoints."""
     lineage = lineage_of(run)
     return Facts(
         current_step=step,
         scores=_scores(run, markers, rules.best_metric) if rules.best else {},
-        anomaly_onset=_last_onset(run),
+        anomaly_onset=events.last_onset(),
         void=frozenset(
             old for old, m in markers.items() if lineage.is_void(attempt=m.attempt, step=old)
         ),
@@ -118,47 +129,6 @@ def _waits(run: RunDir, config: RunConfig, marker: CommitMarker) -> bool:
         return False
     failure = evaluation.failure()
     return failure is None or failure.failed_at < marker.committed_at
-
-
-def _last_onset(run: RunDir) -> int | None:
-    """First step that the run's last fatal anomaly has struck: a saved state can carry one."""
-    anomalies = [event for event in _anomalies(run) if event.fatal]
-    return max(anomalies, key=lambda event: event.time).onset_step if anomalies else None
-
-
-def _anomalies(run: RunDir) -> Iterator[AnomalyEvent]:
-    for attempt in run.attempts():
-        for event in _rare_events(attempt):
-            if isinstance(event, AnomalyEvent):
-                yield event
-
-
-def _position(run: RunDir) -> int | None:
-    """The last step that the newest attempt has committed or was resumed from."""
-    for attempt in reversed(run.attempts()):
-        steps = [
-            event.step
-            for event in _rare_events(attempt)
-            if isinstance(event, StartEvent)
-            or (isinstance(event, CheckpointEvent) and event.outcome == "committed")
-        ]
-        if steps:
-            return steps[-1]
-    return None
-
-
-def _rare_events(attempt: AttemptDir) -> Iterator[Event]:
-    """All but the steps: of these a long training has a million, which are not parsed."""
-    if not attempt.events_path.exists():
-        return
-    with open(attempt.events_path, "rb") as lines:
-        for line in lines:
-            if b'"event": "step"' in line or not line.endswith(b"\n"):
-                continue
-            try:
-                yield event_adapter.validate_json(line)
-            except ValueError:  # torn by a crash
-                continue
 
 
 def _take_away(run: RunDir, step: int, decision: Decision) -> bool:

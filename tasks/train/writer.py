@@ -39,6 +39,7 @@ from tasks.train.checkpoint_format import (
     part_file,
 )
 from tasks.train.removal import apply as remove_unneeded
+from tasks.train.telling_events import TellingEvents
 
 logger = logging.getLogger("tasks.train.writer")
 
@@ -63,6 +64,7 @@ class Writer:
         self._memory = [_map(path, setup["size_bytes"]) for path in setup["buffers"]]
         self._run = RunDir(Path(setup["run_dir"]))
         self._config = RunConfig.model_validate(setup["config"])
+        self._events = TellingEvents(self._run)
         self._called_off: set[str] = set()
 
     def call_off(self, save_id: str) -> None:
@@ -137,7 +139,7 @@ class Writer:
             return _report("not_committed", request, error=_sentence(error))
         _report("committed", request, size_bytes=marker.size_bytes)
         try:
-            remove_unneeded(self._run, self._config, request.step)
+            remove_unneeded(self._run, self._config, request.step, events=self._events)
         except Exception:
             # As a warning: it is tried again after the next commit.
             logger.warning("older checkpoints could not be removed", exc_info=True)

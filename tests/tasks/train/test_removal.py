@@ -27,6 +27,7 @@ from tasks.train.patience import Patience
 from tasks.train.persist import open_folder
 from tasks.train.removal import REMOVED, apply
 from tasks.train.storage import open_storage
+from tasks.train.telling_events import TellingEvents
 
 HOLD = """
 import sys
@@ -136,6 +137,26 @@ def anomaly(run: RunDir, attempt: int, kind: str, onset: int, at: float) -> None
     path = run.attempt(attempt).events_path
     path.parent.mkdir(parents=True, exist_ok=True)
     append_json_line(path, event.model_dump(mode="json"))
+
+
+def test_events_are_read_on_from_where_they_were_read_to(run: RunDir) -> None:
+    anomaly(run, 1, "loss_spike", 15, at=1.0)
+    events = TellingEvents(run)
+    assert (events.position(), events.last_onset()) == (None, 15)
+    path = run.attempt(1).events_path
+    committed = (
+        '{"event": "checkpoint", "time": 2, "step": 20, "outcome": "committed", "duration_s": 1}'
+    )
+    with open(path, "a") as file:
+        file.write(committed[:30])
+    assert events.position() is None, "a line that is being written waits"
+    with open(path, "r+") as file:
+        # What was read is not read again.
+        size_bytes = path.stat().st_size - 30
+        file.write("#" * (size_bytes - 1) + "\n" + committed + "\n")
+    assert (events.position(), events.last_onset()) == (20, 15)
+    anomaly(run, 2, "nonfinite", 38, at=3.0)
+    assert (events.position(), events.last_onset()) == (20, 38)
 
 
 def test_the_last_healthy_one_before_an_anomaly_stays(run: RunDir) -> None:
