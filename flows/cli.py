@@ -33,6 +33,7 @@ from flows.cli_bench import bench
 from flows.cli_chaos import chaos
 from flows.cli_diagnose import diagnose
 from flows.cli_nodecheck import nodecheck
+from flows.cli_options import Json
 from flows.cli_plan import plan
 from flows.cli_simulate import simulate
 from flows.locks import check_free
@@ -65,7 +66,6 @@ Overrides = Annotated[
     typer.Argument(metavar="[KEY=VALUE]...", help="Overrides, like train.steps=50 run_dir=DIR."),
 ]
 RunPath = Annotated[Path, typer.Argument(metavar="RUN_DIR", help="Run directory.")]
-Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
 
 
 @app.command()

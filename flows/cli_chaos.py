@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from configs.errors import EXIT_RUN_FAILED, InputError
-
-Json = Annotated[bool, typer.Option("--json", help="End with one JSON object on standard output.")]
+from flows.cli_options import Json
 
 
 def chaos(
