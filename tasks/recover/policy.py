@@ -109,9 +109,7 @@ def _roll_back(
     ]
     action = roll_back_and_skip(anomaly, past, config, ground, now)
     if not action.stop and automatic >= config.max_restarts:
-        reason = (
-            f"all {config.max_restarts} restarts of the run are used up; last: {anomaly.message}"
-        )
+        reason = _no_restart_is_left(config, anomaly.message)
         return _without_what_is_newer(_stop("fix_by_user", reason, now), anomaly, ground)
     return action
 
@@ -133,10 +131,11 @@ def _restart(
     same = _same_cause_without_progress(history, automatic)
     kind, cause = place.kind, _cause(verdict)
     if automatic >= config.max_restarts:
-        return _stop(
-            kind, f"all {config.max_restarts} restarts of the run are used up; last: {cause}", now
-        )
+        return _stop(kind, _no_restart_is_left(config, cause), now)
     if same >= config.max_restarts_per_cause:
+        if not same:
+            none = f"recovery.max_restarts_per_cause = 0 allows no restart: {cause}"
+            return _stop(kind, none, now)
         tried = "1 restart" if same == 1 else f"{same} restarts"
         return _stop(kind, f"{cause} came back after {tried} without a new checkpoint", now)
     step = _newest_step(history, ground)
@@ -150,6 +149,14 @@ def _restart(
         exclude_nodes=list(place.exclude),
         decided_at=now,
     )
+
+
+def _no_restart_is_left(config: RecoveryConfig, last: str) -> str:
+    if not config.max_restarts:
+        return f"recovery.max_restarts = 0 allows no restart: {last}"
+    one = config.max_restarts == 1
+    count = "the 1 restart of the run is" if one else f"all {config.max_restarts} restarts are"
+    return f"{count} used up (recovery.max_restarts); last: {last}"
 
 
 def _newest_step(history: Sequence[PastAttempt], ground: Ground | None) -> int:

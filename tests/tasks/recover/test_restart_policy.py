@@ -85,12 +85,14 @@ def test_all_restarts_together_have_a_budget() -> None:
     history = [_past(1, commits=(1,)), _past(2, commits=(2,)), _now(3, commits=(3,))]
     decided = decide(history, config, now=0.0)
     assert decided.stop
-    assert "all 2 restarts of the run are used up" in decided.reason
+    assert decided.reason.startswith("all 2 restarts are used up (recovery.max_restarts); last: ")
 
 
-def test_no_restart_is_allowed_when_the_budget_is_zero() -> None:
-    assert decide([_now(1)], RecoveryConfig(max_restarts=0), now=0.0).stop
-    assert decide([_now(1)], RecoveryConfig(max_restarts_per_cause=0), now=0.0).stop
+@pytest.mark.parametrize("budget", ["max_restarts", "max_restarts_per_cause"])
+def test_no_restart_is_allowed_when_the_budget_is_zero(budget: str) -> None:
+    decided = decide([_now(1)], RecoveryConfig.model_validate({budget: 0}), now=0.0)
+    assert decided.stop
+    assert decided.reason == f"recovery.{budget} = 0 allows no restart: NodeFailure on rank 1"
 
 
 def test_budgets_start_again_when_a_person_starts_a_stopped_run_again() -> None:
