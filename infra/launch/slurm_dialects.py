@@ -154,11 +154,10 @@ def _common(request: JobRequest) -> dict[str, Any]:
         "current_working_directory": request.folder,
         "standard_output": request.output,
         "nodes": f"{request.nodes}-{request.nodes + request.more_nodes}",
-        "tasks_per_node": 1,
         "cpus_per_task": request.cpus_per_node,
     }
-    if not request.more_nodes:  # Slurm would give no node more than there are tasks.
-        job["tasks"] = request.nodes
+    if not request.more_nodes:  # With a number of tasks, Slurm gives no more nodes than that.
+        job |= {"tasks": request.nodes, "tasks_per_node": 1}
     for key in ("partition", "account", "qos", "constraints"):
         if (value := getattr(request, key)) is not None:
             job[key] = value

@@ -53,14 +53,9 @@ class Course:
         return False
 
     def findings(self) -> Findings:
-        """What the rounds that have ended say."""
+        """What the rounds that have ended say. Of one that is cut short nothing counts: a node that has
+        not answered yet is not silent."""
         return judge(self.nodes, self._rounds, self.rules)
-
-    def close_early(self) -> None:
-        """End the round under way with what has come back by now."""
-        if self._order is not None:
-            self._is_over(self._order)
-            self._close(self._order)
 
     def _begin_round(self) -> bool:
         number = len(self._rounds)

@@ -69,7 +69,6 @@ def test_good_nodes_are_called_good(slurm_site: Any, tmp_path: Path) -> None:
 
 
 def test_a_node_killed_in_the_check_is_found_and_drained(slurm_site: Any, tmp_path: Path) -> None:
-    """The job goes on without it, as long as it is not the one that the batch script runs on."""
     config = site_config(slurm_site, tmp_path)
     folder, lost = tmp_path / "check", slurm_site.nodes[2]
     files = CheckFiles(folder / "try_1")
@@ -93,10 +92,8 @@ def test_a_node_killed_in_the_check_is_found_and_drained(slurm_site: Any, tmp_pa
         bring_back(slurm_site, config, lost)
 
 
-def test_a_check_whose_job_is_lost_goes_on_without_the_lost_node(
-    slurm_site: Any, tmp_path: Path
-) -> None:
-    """The first node is the one that the batch script runs on; a free node takes part beside the others."""
+def test_the_node_of_the_batch_script_is_no_exception(slurm_site: Any, tmp_path: Path) -> None:
+    """Whether Slurm ends the job with its first node or not. A free node takes part beside the others."""
     config = site_config(slurm_site, tmp_path)
     folder, lost = tmp_path / "check", slurm_site.nodes[0]
     reports: list[NodeCheckReport] = []
@@ -114,7 +111,7 @@ def test_a_check_whose_job_is_lost_goes_on_without_the_lost_node(
         assert report.complete, report
         assert report.named("down", "faulty") == [lost]
         assert report.named("good") == slurm_site.nodes[1:]
-        assert report.jobs == 2
+        assert report.jobs <= 2
         assert report.drained == [lost]
         assert is_drained(slurm_site, lost)
         assert "overland nodecheck" in slurm_site.cluster.command("scontrol", "show", "node", lost)
