@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,7 +17,7 @@ _Share = Annotated[float | None, typer.Option(min=0, max=1, metavar="SHARE")]
 
 @simulate.callback()
 def _simulate() -> None:
-    """A group, also while it has one command."""
+    """A group of commands."""
 
 
 @simulate.command("nodecheck")
@@ -67,3 +68,34 @@ def simulate_nodecheck(
         typer.echo(json_module.dumps({"nodes": nodes, "checks": results}))
     else:
         print_simulation(checks, report_console(sys.stdout))
+
+
+@simulate.command("evaluation")
+def simulate_evaluation_command(
+    nodes: Annotated[int, typer.Option(metavar="N", help="Nodes of 8 GPUs and 64 CPU cores.")],
+    tasks: Annotated[
+        int, typer.Option(metavar="N", help="Public benchmarks to run: the first N of 63.")
+    ] = 63,
+    workload: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="CSV of your own tasks instead: task,requests,infer_s,metric_s (seconds of the whole"
+            " task on one GPU, and on one CPU core).",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """One evaluation of a 7B model: our plan beside a trial a task and OpenCompass's partitioners.
+
+    Each node reads 25 Gbit/s from storage, shared by its loads; ours stages the model once a node.
+    """
+    from flows.show.report import report_console
+    from flows.show.simulate_evaluation import print_evaluation_simulation
+    from tasks.evaluate.simulate_evaluation import simulate_evaluation
+
+    found = simulate_evaluation(nodes=nodes, tasks=tasks, workload=workload)
+    if json:
+        typer.echo(found.model_dump_json())
+    else:
+        print_evaluation_simulation(found, report_console(sys.stdout))

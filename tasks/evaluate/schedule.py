@@ -15,7 +15,7 @@ from configs.errors import EvaluationError
 from tasks.evaluate.schedule_bound import fluid_end_s, johnson_order, lower_bound
 from tasks.evaluate.schedule_bound_packed import packed_bound_s
 from tasks.evaluate.schedule_cut import cut_pieces, infer_ends_s
-from tasks.evaluate.schedule_fill import MORE_WAYS, WAYS, Costs, Piece, fill
+from tasks.evaluate.schedule_fill import MORE_WAYS, WAYS, Costs, Piece, Way, fill
 from tasks.evaluate.schedule_metrics import latest_infer_ends_s, run_metrics
 from tasks.evaluate.schedule_types import (
     PlannedMetric,
@@ -109,7 +109,7 @@ class _Search:
         self._cpu_cores = cpu_cores
         self._costs = Costs.of(options)
         self._size = len(items) * len(workers)
-        self._ways = WAYS if self._size <= _LARGE else WAYS[:1]
+        self._ways: tuple[Way, ...] = WAYS if self._size <= _LARGE else WAYS[:1]
         self._orders = list(_orders(items, len(workers), cpu_cores))
         work_s = sum(item.infer_s for item in items) * (1 + self._costs.per_s)
         overhead_s = options.shard_overhead_s * (len(items) / len(workers) + 1)

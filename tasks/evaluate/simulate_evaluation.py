@@ -23,7 +23,7 @@ from tasks.evaluate.simulation_policies import opencompass_num_worker, opencompa
 from tasks.evaluate.simulation_run import run_plan
 from tasks.evaluate.simulation_workload import SimulatedTask, read_benchmarks, read_workload
 
-MOST_NODES = 4096
+MOST_NODES = 512
 
 
 def simulate_evaluation(

@@ -63,7 +63,8 @@ def read_workload(path: Path) -> list[SimulatedTask]:
             rows = list(csv.DictReader(file, skipinitialspace=True))
             columns = [name.strip() for name in (rows[0] if rows else {}) if name]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"--workload {path} cannot be read as CSV: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"--workload {path} cannot be read as CSV: {reason}") from error
     missing = [name for name in COLUMNS if name not in columns]
     if not rows or missing:
         what = f"has no column {missing[0]}" if rows else "has no rows below its first line"
