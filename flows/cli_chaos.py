@@ -41,6 +41,8 @@ def chaos(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if classes is not None and not failures:
         raise InputError("--classes chooses among failures: give --failures too")
+    if failures and trial is not None:
+        raise InputError("--trial is of no use with --failures: name the failure with --classes")
     report = (
         _failures(classes, seed, folder, json)
         if failures

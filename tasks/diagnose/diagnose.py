@@ -24,6 +24,7 @@ from configs.events import CheckpointEvent, EndEvent, Event
 from configs.records import ActionKind, AttemptRecord, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.anomalies import verdict_on_anomaly
+from tasks.diagnose.cancels import CANCELLED, without_what_comes_of_a_cancel
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.deaths import verdict_on_signal, verdict_on_silent_exit
 from tasks.diagnose.endings import hang, verdict_on_capture, verdict_on_spike, verdict_on_success
@@ -52,8 +53,6 @@ _ENDS_THE_JOB = ("SlurmTimeLimit", "SlurmPreempted")
 _LONG_AFTER_S = 120.0
 """A scheduler that ends a job that much after its own failure ends what was dead already."""
 _LINES_UNTIL_EFFECTS = 20
-_CANCELLED = ("slurm_cancelled", "interrupted")
-_ALSO_OF_A_CANCEL = ("process_killed", "process_crashed", "dataloader_worker_terminated")
 
 
 def diagnose_attempt(
@@ -183,7 +182,7 @@ def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Ve
 def _from_told_to_stop(scan: Scan) -> Verdict | None:
     """torchrun itself was told to stop and no one says why: what ranks print then are effects."""
     line = scan.torchrun.told_to_stop
-    cancelled = any(f.method in _CANCELLED for f in scan.fatal("effect"))
+    cancelled = any(f.method in CANCELLED for f in scan.fatal("effect"))
     earlier = any(
         f.line.file == line.file and f.line.number < line.number
         for f in scan.fatal("effect")
@@ -199,13 +198,8 @@ def _from_told_to_stop(scan: Scan) -> Verdict | None:
 
 def _from_effects(scan: Scan) -> Verdict | None:
     """What is known of a failure by its effects alone."""
-    effects = scan.fatal("effect")
-    if _cancel_came_first(scan):
-        effects = [f for f in effects if f.method in _CANCELLED]
-    others = [f for f in effects if f.method not in _CANCELLED]
-    if len(others) < len(effects):
-        effects = [f for f in effects if f.method not in _ALSO_OF_A_CANCEL]
-        others = [f for f in others if f.method not in _ALSO_OF_A_CANCEL]
+    effects = without_what_comes_of_a_cancel(scan)
+    others = [f for f in effects if f.method not in CANCELLED]
     if others:
         return _of_finding(others[0], scan)
     if not effects:
@@ -215,16 +209,6 @@ def _from_effects(scan: Scan) -> Verdict | None:
         said = f"training had done nothing for {silence_s:.0f} s when the job was ended"
         return hang(scan, said, effects[0].line)
     return verdict_on_spike(scan) or _of_finding(effects[0], scan)
-
-
-def _cancel_came_first(scan: Scan) -> bool:
-    """Whether a cancel stands before all else, not as srun's answer to a task that has failed."""
-    effects = [f for f in scan.findings if f.role == "effect" and not scan.survived(f)]
-    if not effects or effects[0].method not in _CANCELLED:
-        return False
-    first, failed = effects[0].line, scan.failed_exit()
-    in_one_file = all(f.line.file == first.file for f in effects)
-    return in_one_file and (failed is None or failed.number > first.number)
 
 
 def _from_job_signal(record: AttemptRecord) -> Verdict | None:

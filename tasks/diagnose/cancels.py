@@ -1,0 +1,44 @@
+"""Jobs that a person or the scheduler ended: what their ranks print then comes of it."""
+
+from __future__ import annotations
+
+from tasks.diagnose.findings import Finding
+from tasks.diagnose.scan import Scan
+
+CANCELLED = ("slurm_cancelled", "interrupted")
+_ALSO_OF_A_CANCEL = ("process_killed", "process_crashed", "dataloader_worker_terminated")
+_OF_A_LOST_PEER = ("peer_connection_lost", "nccl_remote", "nccl_remote_peer")
+
+
+def without_what_comes_of_a_cancel(scan: Scan) -> list[Finding]:
+    """The effects that no cancel explains, and the cancels themselves."""
+    effects = scan.fatal("effect")
+    cancels = [f for f in effects if f.method in CANCELLED]
+    if _cancel_came_first(scan) or _ranks_miss_an_interrupted_one(effects):
+        return cancels
+    return [f for f in effects if f.method not in _ALSO_OF_A_CANCEL] if cancels else effects
+
+
+def _ranks_miss_an_interrupted_one(effects: list[Finding]) -> bool:
+    """Whether all that other ranks say is that a peer is gone, and some rank was interrupted.
+
+    Their files tell no order. But launchers end the ranks that are left by SIGTERM, so a lost peer
+    interrupts nobody.
+    """
+    interrupted = {f.rank for f in effects if f.method == "interrupted"}
+    others = [f for f in effects if f.method not in CANCELLED]
+    return (
+        bool(interrupted)
+        and None not in interrupted
+        and all(f.method in _OF_A_LOST_PEER and f.rank not in {None, *interrupted} for f in others)
+    )
+
+
+def _cancel_came_first(scan: Scan) -> bool:
+    """Whether a cancel stands before all else, not as srun's answer to a task that has failed."""
+    effects = [f for f in scan.findings if f.role == "effect" and not scan.survived(f)]
+    if not effects or effects[0].method not in CANCELLED:
+        return False
+    first, failed = effects[0].line, scan.failed_exit()
+    in_one_file = all(f.line.file == first.file for f in effects)
+    return in_one_file and (failed is None or failed.number > first.number)

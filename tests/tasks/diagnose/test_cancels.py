@@ -1,0 +1,59 @@
+"""Ranks that a person interrupts, and ports that are taken, beside peers that only miss a rank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.records import Verdict
+from tasks.diagnose.diagnose import diagnose_files
+
+PEER = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:40623.\n"
+INTERRUPT = "Traceback (most recent call last):\n  File 'a.py', line 1\nKeyboardInterrupt\n"
+PORT = (
+    "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+    "address. port: 40723, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use\n"
+)
+STEPS = "step 1 loss: 2.0\n"
+
+
+def verdict_on(folder: Path, *ranks: str) -> Verdict:
+    for rank, text in enumerate(ranks):
+        lines = "".join(f"[rank{rank}]: {line}\n" for line in text.splitlines())
+        (folder / f"rank_{rank:05d}.log").write_text(STEPS + lines)
+    return diagnose_files(sorted(folder.glob("rank_*.log")))
+
+
+@pytest.mark.parametrize("first", [INTERRUPT, PEER])
+def test_a_rank_that_was_interrupted_is_what_its_peers_miss(tmp_path: Path, first: str) -> None:
+    other = PEER if first == INTERRUPT else INTERRUPT
+    verdict = verdict_on(tmp_path, first, other, PEER)
+    assert (verdict.failure_class, verdict.action) == ("SlurmCancelled", "none")
+    assert verdict.root_cause_text.endswith("KeyboardInterrupt")
+
+
+def test_a_job_that_lost_a_peer_before_it_was_interrupted_was_not_ended_on_purpose(
+    tmp_path: Path,
+) -> None:
+    verdict = verdict_on(tmp_path, PEER + INTERRUPT, PEER)
+    assert (verdict.failure_class, verdict.action) == ("NCCLRemoteError", "restart_same_nodes")
+
+
+def test_an_interrupt_is_no_cause_of_a_time_out(tmp_path: Path) -> None:
+    late = "RuntimeError: [/x/unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation\n"
+    assert verdict_on(tmp_path, late, INTERRUPT).failure_class == "NCCLTimeoutError"
+
+
+def test_a_port_that_is_taken_is_the_cause_whoever_misses_the_rank(tmp_path: Path) -> None:
+    verdict = verdict_on(tmp_path, PEER, PORT)
+    assert (verdict.failure_class, verdict.action) == ("NetworkError", "fix_by_user")
+    assert verdict.faulty_rank == 1
+
+
+def test_one_address_of_several_that_cannot_be_used_is_no_cause(tmp_path: Path) -> None:
+    warned = (
+        "[W socket.cpp:663] [c10d] The server socket has failed to bind to [::]:29500 (errno: 97)\n"
+    )
+    verdict = verdict_on(tmp_path, warned + STEPS + STEPS + STEPS + PEER, STEPS)
+    assert verdict.failure_class == "NCCLRemoteError"
