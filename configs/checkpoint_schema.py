@@ -7,6 +7,9 @@ from typing import Literal
 from configs.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 
+_WRITER_START_S = 30.0
+
+
 class CheckpointConfig(Section):
     """When the training state is copied, where it is kept, and for how long.
 
@@ -53,6 +56,11 @@ class CheckpointConfig(Section):
         return step % self.interval_steps == 0
 
     @property
+    def writer_start_timeout_s(self) -> float:
+        """A writer process that is not ready by then is replaced: imports take seconds, on a busy node more."""
+        return max(_WRITER_START_S, self.save_timeout_s)
+
+    @property
     def longest_save_s(self) -> float:
-        """All attempts at one save."""
-        return self.save_timeout_s * self.save_attempts
+        """All attempts at one save, each by a writer that has to start first."""
+        return self.save_attempts * (self.writer_start_timeout_s + self.save_timeout_s)

@@ -36,7 +36,7 @@ from tasks.train.node_memory import Snapshot
 from tasks.train.snapshot import make_copier, refresh_random_state
 from tasks.train.state import TrainingState
 from tasks.train.storage import checkpoint_url
-from tasks.train.writer_process import START_TIMEOUT_S, SaveEnd, WriterProcess
+from tasks.train.writer_process import SaveEnd, WriterProcess
 
 logger = logging.getLogger(__name__)
 
@@ -85,6 +85,7 @@ class Checkpointer:
                 buffer.pin()
         self._writer = WriterProcess(
             setup=self._writer_setup(),
+            start_timeout_s=self._settings.writer_start_timeout_s,
             save_timeout_s=self._settings.save_timeout_s,
             save_attempts=self._settings.save_attempts,
         )
@@ -254,15 +255,9 @@ class Checkpointer:
             begun_at=begun_at,
             attempts=settings.save_attempts,
             full_disk=full_disk,
-            parts_timeout_s=self._others_timeout_s,
+            parts_timeout_s=self._settings.longest_save_s,
             **(self._main_part(moment) if self._world.is_main else {}),
         )
-
-    @property
-    def _others_timeout_s(self) -> float:
-        """What another rank may need: all its attempts, each by a writer that has to start first."""
-        timeout_s = self._settings.save_timeout_s
-        return self._settings.save_attempts * (timeout_s + max(START_TIMEOUT_S, timeout_s))
 
     def _main_part(self, moment: Moment) -> dict[str, Any]:
         assert self._common is not None

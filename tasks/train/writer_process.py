@@ -22,8 +22,6 @@ from tasks.train.checkpoint_format import CALLED_OFF, SaveRequest, WriterReport
 logger = logging.getLogger(__name__)
 
 _PIPE_BYTES = 1 << 16
-START_TIMEOUT_S = 30.0
-"""Imports take seconds, on a busy node more."""
 
 
 @dataclass
@@ -53,6 +51,7 @@ class WriterProcess:
 
     setup: dict[str, Any]
     """What the writer needs to know once: rank, ranks, buffers, table of chunks."""
+    start_timeout_s: float
     save_timeout_s: float
     save_attempts: int
     _process: subprocess.Popen[bytes] | None = None
@@ -79,7 +78,7 @@ class WriterProcess:
             os.set_blocking(pipe.fileno(), False)
         self._received.clear()
         self._unsent.clear()
-        self._start_deadline = time.monotonic() + max(START_TIMEOUT_S, self.save_timeout_s)
+        self._start_deadline = time.monotonic() + self.start_timeout_s
         self._send(self.setup)
 
     def save(self, request: SaveRequest) -> None:

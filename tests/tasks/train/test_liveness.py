@@ -107,7 +107,7 @@ def test_time_for_validation_is_no_step_time() -> None:
 
 def test_the_last_step_waits_for_its_save() -> None:
     liveness = after_steps(last=200, interval_s=3.0)
-    assert limit_of(liveness) == 300 + 3 * 50 * 3
+    assert limit_of(liveness) == 300 + 3 * (3 * (50 + 50))
     liveness.see(checkpoint(0, waited_s=20.0), now=20)
     assert limit_of(liveness) == pytest.approx(60)
     assert liveness.last_sign_of_life == 20
@@ -118,7 +118,7 @@ def test_the_last_step_waits_for_its_save() -> None:
 def test_ranks_that_say_that_they_wait_for_a_save_get_its_time() -> None:
     liveness = after_steps(last=42, interval_s=3.0)
     liveness.save_is_awaited = True
-    assert limit_of(liveness) == 300 + 3 * 50 * 3
+    assert limit_of(liveness) == 300 + 3 * (3 * (50 + 50))
 
 
 def test_a_commit_in_the_background_is_no_sign_that_training_lives() -> None:

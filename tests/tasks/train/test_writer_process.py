@@ -55,6 +55,7 @@ class Rank:
         self.buffer.view(layout.chunks[0], 0).copy_(self.tensor)
         config = RunConfig(run_dir=self.run.path)
         self.writer = WriterProcess(
+            start_timeout_s=30.0,
             setup={
                 "rank": 0,
                 "ranks": 1,
