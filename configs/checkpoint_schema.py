@@ -6,7 +6,6 @@ from typing import Literal
 
 from configs.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 
-
 _WRITER_START_S = 30.0
 
 
