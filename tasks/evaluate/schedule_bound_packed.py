@@ -19,6 +19,7 @@ _MOST_LENGTHS = 100
 _MOST_PROOFS = 12
 _GRID = 1 << 13
 """Steps into which a bin is divided to find the sums that can be reached."""
+_MOST_A_BIN = 40
 
 Packing = tuple[list[Units], int, float]
 """Pieces, bins, and the time that is no bin's: before the first piece and after the last."""
@@ -59,7 +60,8 @@ def _nested(pieces: Iterable[tuple[float, Units]], bins: int, outside_s: float) 
     units: dict[float, int] = {}
     ordered = sorted(pieces, key=lambda pair: -pair[0])
     for at, (wait_s, (length_s, count)) in enumerate(ordered):
-        units[length_s] = units.get(length_s, 0) + count
+        if length_s > 0:
+            units[length_s] = units.get(length_s, 0) + count
         is_last_of_wait = at + 1 == len(ordered) or ordered[at + 1][0] < wait_s
         if is_last_of_wait and sum(units.values()) > bins:
             packings.append((sorted(units.items(), reverse=True), bins, outside_s + wait_s))
@@ -111,10 +113,10 @@ def _beside_too_little(pieces: list[Units], bins: int, size_s: float) -> bool:
 def _sums_too_low(pieces: list[Units], bins: int, size_s: float) -> bool:
     """Sums are taken of lengths that are rounded down, so none that is possible is missed; what
     rounding has taken is given back for as many pieces as fit."""
-    step_s = size_s / _GRID
-    most = int(size_s / pieces[-1][0]) + 1 if pieces[-1][0] > 0 else _GRID
-    if most > 40:  # Rounding would give back more than is proven.
+    shortest_s = pieces[-1][0]
+    if shortest_s * _MOST_A_BIN < size_s:  # Rounding would give back more than is proven.
         return False
+    step_s, most = size_s / _GRID, int(size_s / shortest_s) + 1
     within = (1 << (_GRID + 1)) - 1
     reached = 1
     for length, count in pieces:

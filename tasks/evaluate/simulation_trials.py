@@ -37,7 +37,6 @@ class _Node:
     now_s: float = 0.0
     loads: list[tuple[float, int, int]] = field(default_factory=list)
     """What a load must have received to be done, its order, its trial."""
-    free_gpus: int = 0
 
     def advance(self, now_s: float) -> None:
         if self.loads:
@@ -52,12 +51,9 @@ class _Node:
 def run_trials(trials: Sequence[Trial], setting: EvaluationSetting) -> TrialsRun:
     """Run the trials in their order, each on the first GPU that is free.
 
-    Of nodes with a free GPU, the one with the fewest loads takes the next trial.
+    The first ones are dealt out over the nodes, so that as few as can be load on one at a time.
     """
-    nodes = [
-        _Node(setting.storage_bytes_per_s, free_gpus=setting.gpus_per_node)
-        for _ in range(setting.nodes)
-    ]
+    nodes = [_Node(setting.storage_bytes_per_s) for _ in range(setting.nodes)]
     events: list[tuple[float, int, str, int, int]] = []
     """Time, order, what, node, trial."""
     version = [0] * len(nodes)
@@ -74,19 +70,15 @@ def run_trials(trials: Sequence[Trial], setting: EvaluationSetting) -> TrialsRun
         if nodes[node].loads:
             post(nodes[node].next_end_s(), "loaded", node, version[node])
 
-    def start_trials(now_s: float) -> None:
+    def start_next(now_s: float, node: int) -> None:
         nonlocal started
-        while started < len(trials):
-            free = [at for at, node in enumerate(nodes) if node.free_gpus]
-            if not free:
-                return
-            node = min(free, key=lambda at: (len(nodes[at].loads), -nodes[at].free_gpus, at))
-            nodes[node].free_gpus -= 1
-            if setting.process_start_s:
-                post(now_s + setting.process_start_s, "started", node, started)
-            else:
-                begin_load(now_s, node, started)
-            started += 1
+        if started == len(trials):
+            return
+        trial, started = started, started + 1
+        if setting.process_start_s:
+            post(now_s + setting.process_start_s, "started", node, trial)
+        else:
+            begin_load(now_s, node, trial)
 
     def begin_load(now_s: float, node: int, trial: int) -> None:
         nodes[node].advance(now_s)
@@ -94,14 +86,15 @@ def run_trials(trials: Sequence[Trial], setting: EvaluationSetting) -> TrialsRun
         heapq.heappush(nodes[node].loads, (target, trial, trial))
         post_next_load(node)
 
-    start_trials(0.0)
+    for _ in range(setting.gpus_per_node):
+        for node in range(setting.nodes):
+            start_next(0.0, node)
     while events:
         now_s, _, what, node, value = heapq.heappop(events)
         if what == "started":
             begin_load(now_s, node, value)
         elif what == "freed":
-            nodes[node].free_gpus += 1
-            start_trials(now_s)
+            start_next(now_s, node)
         elif value == version[node]:  # Else the node's loads have changed since.
             nodes[node].advance(now_s)
             trial = heapq.heappop(nodes[node].loads)[2]
