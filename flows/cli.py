@@ -19,8 +19,6 @@ from rich.console import Console
 
 from configs.checks import check_config, check_launchable
 from configs.errors import (
-    EXIT_OK,
-    EXIT_RUN_FAILED,
     InputError,
     OverlandError,
     RunFailedError,
@@ -31,7 +29,10 @@ from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cli_bench import bench
 from flows.cli_chaos import chaos
+from flows.cli_deploy import deploy
 from flows.cli_diagnose import diagnose
+from flows.cli_doctor import doctor
+from flows.cli_evaluate import evaluate
 from flows.cli_nodecheck import nodecheck
 from flows.cli_options import Json
 from flows.cli_plan import plan
@@ -57,7 +58,10 @@ app.add_typer(bench, name="bench")
 app.add_typer(plan, name="plan")
 app.add_typer(simulate, name="simulate")
 app.command()(chaos)
+app.command()(deploy)
 app.command()(diagnose)
+app.command()(doctor)
+app.command()(evaluate)
 app.command()(nodecheck)
 
 ConfigPath = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML config file.")]
@@ -95,22 +99,6 @@ def pretrain(config: ConfigPath, overrides: Overrides = None, json: Json = False
     from flows.pretrain import pretrain as pretrain_flow
 
     _run_flow(checked, lambda: pretrain_flow(checked), json=json)
-
-
-@app.command()
-def evaluate(
-    run_dir: RunPath,
-    step: Annotated[list[int] | None, typer.Option(help="Only this step's checkpoint.")] = None,
-    json: Json = False,
-) -> None:
-    """Only evaluate: the committed checkpoints that have no scores yet, or those of given steps."""
-    from flows.evaluate import evaluate as evaluate_flow
-    from flows.session import config_of, summarize
-
-    config = config_of(run_dir)
-    done = _with_progress(config, lambda: evaluate_flow(run_dir.expanduser().absolute(), step))
-    _report(summarize(RunDir(config.resolved_run_dir()), config), json=json)
-    raise typer.Exit(EXIT_OK if all(done.values()) else EXIT_RUN_FAILED)
 
 
 @app.command()

@@ -8,27 +8,17 @@ from __future__ import annotations
 
 import gc
 import importlib
-import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from configs.errors import ConfigError, EvaluationError
+from configs.errors import EvaluationError
 from tasks.evaluate.enumeration import SEEDS, request_key, request_sha256
 from tasks.evaluate.harness import Instance
 from tasks.evaluate.plan import Answering
 
 _MODULES = {"hf": "lm_eval.models.huggingface", "vllm": "lm_eval.models.vllm_causallms"}
-
-
-def check_backend(name: str) -> None:
-    """ConfigError when the backend is not installed."""
-    package = {"hf": "transformers", "vllm": "vllm"}[name]
-    if importlib.util.find_spec(package) is None:
-        raise ConfigError(
-            f"evaluate.backend: {name} needs the package {package}, which is not installed here"
-        )
 
 
 def import_backend(name: str, model_dir: Path) -> None:

@@ -10,13 +10,18 @@ stderr, after the traceback of what caused it, if anything did.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from configs.errors import EXIT_OK, OverlandError
+from configs.errors import EXIT_OK, EXIT_RUN_FAILED, OverlandError
 from configs.rundir import EvaluationDir, RunDir
+
+LEASH_VARIABLE = "OVERLAND_EVALUATION_LEASH"
+"""Set: end when standard input does, which whoever started the program holds the other end of."""
 
 
 def run_command(
@@ -30,6 +35,8 @@ def run_command(
     parser.add_argument("step", type=int, nargs="?", help="step of the run's checkpoint")
     arguments = parser.parse_args(argv)
     evaluation, heldout_dir = place_of(arguments.directory.absolute(), arguments.step)
+    if os.environ.pop(LEASH_VARIABLE, None):
+        threading.Thread(target=_end_with_input, daemon=True).start()
     try:
         command(evaluation, heldout_dir)
     except OverlandError as error:
@@ -38,6 +45,12 @@ def run_command(
         print(f"error: {error}", file=sys.stderr, flush=True)
         return error.exit_code
     return EXIT_OK
+
+
+def _end_with_input() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(EXIT_RUN_FAILED)
 
 
 def place_of(directory: Path, step: int | None) -> tuple[EvaluationDir, Path]:

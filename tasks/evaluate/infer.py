@@ -20,9 +20,9 @@ from configs.files import file_lock
 from configs.records import Record
 from configs.rundir import EvaluationDir, read_record, write_record
 from configs.schema import EvaluateConfig
-from tasks.evaluate.backends import check_backend
 from tasks.evaluate.command import run_command
 from tasks.evaluate.crew import Crew
+from tasks.evaluate.devices import check_backend
 from tasks.evaluate.model_folder import check_model
 from tasks.evaluate.plan import EvaluationPlan, ShardPlan, config_of, current_plan
 from tasks.evaluate.planning import make_plan
@@ -76,7 +76,8 @@ def _shards(plan: EvaluationPlan) -> list[ShardPlan]:
 
 def _finish(evaluation: EvaluationDir, plan: EvaluationPlan, started_at: float) -> None:
     """Say that all responses are there."""
-    if read_record(evaluation.inferred_path, Inferred) is None:
+    known = read_record(evaluation.inferred_path, Inferred)
+    if known is None or known.plan_sha256 != plan.sha256():
         inferred = Inferred(plan_sha256=plan.sha256(), started_at=started_at, ended_at=time.time())
         write_record(evaluation.inferred_path, inferred)
 

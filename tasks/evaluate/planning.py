@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 from configs.errors import ConfigError, EvaluationError
@@ -51,8 +52,35 @@ from tasks.evaluate.shards import Range, TaskRows, names_in
 _DATASETS_CACHE = "datasets_cache"
 
 
-def make_plan(
+def plan_anew(
     config: EvaluateConfig, evaluation: EvaluationDir, heldout_dir: Path
+) -> EvaluationPlan:
+    """Plan by the tasks' files as they are now, for stored responses; EvaluationError, and nothing is
+    changed, when not all of what they ask is answered."""
+    with tempfile.TemporaryDirectory(dir=evaluation.path, prefix=".anew-") as folder:
+        trial = EvaluationDir(Path(folder) / evaluation.path.name, evaluation.step)
+        trial.path.mkdir()
+        trial.model_dir.symlink_to(evaluation.model_dir.resolve())
+        trial.responses_dir.symlink_to(evaluation.responses_dir)
+        if evaluation.export_path.is_file():
+            shutil.copy2(evaluation.export_path, trial.export_path)
+        plan = make_plan(config, trial, heldout_dir, keep_responses=True)
+    left = set(plan.order)
+    asked = [task.task for task in plan.tasks if left & {shard.name for shard in task.shards}]
+    if asked:
+        raise EvaluationError(
+            f"evaluation task {asked[0]!r} asks what no stored response answers (its prompts, the "
+            "model or how it is run are others than then): evaluate again, without --rescore"
+        )
+    return make_plan(config, evaluation, heldout_dir)
+
+
+def make_plan(
+    config: EvaluateConfig,
+    evaluation: EvaluationDir,
+    heldout_dir: Path,
+    *,
+    keep_responses: bool = False,
 ) -> EvaluationPlan:
     """Make the plan anew; what an earlier plan has left behind is removed first."""
     evaluation.plan_path.unlink(missing_ok=True)
@@ -88,14 +116,16 @@ def make_plan(
         bootstrap_iterations=config.bootstrap_iterations,
         seeds=SEEDS,
     )
-    _put_aside_others(evaluation, plan)
+    if order:
+        evaluation.inferred_path.unlink(missing_ok=True)
+    if not keep_responses:
+        _put_aside_others(evaluation, plan)
     write_record(evaluation.plan_path, plan)
     return plan
 
 
 def _remove_earlier(evaluation: EvaluationDir) -> None:
     evaluation.scores_path.unlink(missing_ok=True)
-    evaluation.inferred_path.unlink(missing_ok=True)
     for folder in (
         evaluation.tasks_dir,
         evaluation.requests_dir,

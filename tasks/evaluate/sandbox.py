@@ -142,7 +142,9 @@ def _confine(limits: Limits, scratch: Path, *, isolated: bool) -> None:
             del os.environ[name]
     os.environ |= {"HOME": str(scratch), "TMPDIR": str(scratch), "HF_ALLOW_CODE_EVAL": "1"}
     tempfile.tempdir = str(scratch)
-    missing = kernel.hide_files(scratch, limits.scratch_bytes) if isolated else ["read-only files"]
+    missing = ["read-only files", "hidden processes"]
+    if isolated:
+        missing = kernel.hide_files(scratch, limits.scratch_bytes)
     os.chdir(scratch)
     if not isolated and not kernel.refuse_sockets():
         missing.append("no network")

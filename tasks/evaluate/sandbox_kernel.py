@@ -11,8 +11,9 @@ from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
-_NEW_NAMESPACES = 0x10000000 | 0x40000000 | 0x20000000 | 0x00020000 | 0x08000000
-"""User, network, process, mount and IPC."""
+_NEW_NAMESPACES = 0x10000000 | 0x40000000 | 0x20000000 | 0x08000000
+"""User, network, process and IPC."""
+_NEW_MOUNTS = 0x00020000
 _PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 22, 38, 24
 _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x4000, 1 << 18, 2, 4
 _SYS_MOUNT_SETATTR = 442
@@ -46,7 +47,9 @@ def die_with_parent() -> None:
 def hide_files(scratch: Path, scratch_bytes: int) -> list[str]:
     """Make every file read-only except new, empty ones in `scratch` and /dev/shm; returns what failed."""
     missing = []
-    private = _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
+    # Mounts of its own only now: one with a file that is open for writing cannot become read-only.
+    private = _libc.unshare(_NEW_MOUNTS) == 0
+    private = private and _libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None) == 0
     attributes = ctypes.create_string_buffer(struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0))
     read_only = private and (
         _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, b"/", _AT_RECURSIVE, attributes, 32) == 0

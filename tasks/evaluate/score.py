@@ -1,12 +1,13 @@
 """Scores recorded responses: responses -> scores.json. Needs neither the model nor torch.
 
-    python -m tasks.evaluate.score RUN_DIR STEP [--follow]
-    python -m tasks.evaluate.score EVALUATION_DIR [--follow]
+    python -m tasks.evaluate.score RUN_DIR STEP [--follow | --anew]
+    python -m tasks.evaluate.score EVALUATION_DIR [--follow | --anew]
 
 Reads, in `evaluations/step_N/`, `plan.json`, `tasks/`, `documents/` and `responses/`. Each target is
 scored in a process of its own, which leaves `scores/NNN_TARGET.json`; those that are there are not
 scored again. Writes `scores.json`, last. With `--follow`, it waits for the plan and for responses, and
-scores each target as soon as its last shard lands, those with long metrics first.
+scores each target as soon as its last shard lands, those with long metrics first. With `--anew`, it
+scores what is there by the tasks' files as they are now.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from configs.rundir import EvaluationDir, read_record, write_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.command import run_command
 from tasks.evaluate.plan import EvaluationPlan, config_of, current_plan, read_plan
+from tasks.evaluate.planning import plan_anew
 from tasks.evaluate.responses import Pending, refuse_foreign
 from tasks.evaluate.score_target import read_target, score_target, target_path
 from tasks.evaluate.times import read_times
@@ -129,17 +131,19 @@ def _write_scores(evaluation: EvaluationDir, plan: EvaluationPlan) -> Evaluation
     return record
 
 
-def _main(evaluation: EvaluationDir, *, follow: bool) -> None:
-    record = score(evaluation, follow=follow)
-    for row in record.scores:
-        print(f"{row.task} {row.metric} {row.value:.4f}")
+def _main(argv: list[str]) -> int:
+    flags = {flag for flag in ("--follow", "--anew") if flag in argv}
+
+    def command(evaluation: EvaluationDir, heldout_dir: Path) -> None:
+        if "--anew" in flags:
+            plan_anew(config_of(evaluation), evaluation, heldout_dir)
+        record = score(evaluation, follow="--follow" in flags)
+        for row in record.scores:
+            print(f"{row.task} {row.metric} {row.value:.4f}")
+
+    arguments = [argument for argument in argv if argument not in flags]
+    return run_command("tasks.evaluate.score", command, arguments)
 
 
 if __name__ == "__main__":
-    _argv = [argument for argument in sys.argv[1:] if argument != "--follow"]
-    _follow = len(_argv) < len(sys.argv) - 1
-    sys.exit(
-        run_command(
-            "tasks.evaluate.score", lambda evaluation, _: _main(evaluation, follow=_follow), _argv
-        )
-    )
+    sys.exit(_main(sys.argv[1:]))

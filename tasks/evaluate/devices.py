@@ -1,0 +1,33 @@
+"""What this node has to run a model: GPUs and packages. Imports none of them."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from configs.errors import ConfigError
+
+_DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
+
+
+def visible_gpus() -> list[int]:
+    """Numbers of the GPUs that this process may use."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        if not re.fullmatch(r"\s*(\d+\s*(,\s*\d+\s*)*)?", visible):
+            raise ConfigError(
+                f"CUDA_VISIBLE_DEVICES={visible} names GPUs by other than numbers: say which to use"
+            )
+        return [int(number) for number in visible.split(",") if number.strip()]
+    return list(range(len(list(_DRIVER_FOLDER.iterdir())))) if _DRIVER_FOLDER.is_dir() else []
+
+
+def check_backend(name: str) -> None:
+    """ConfigError when the backend is not installed."""
+    package = {"hf": "transformers", "vllm": "vllm"}[name]
+    if importlib.util.find_spec(package) is None:
+        raise ConfigError(
+            f"evaluate.backend: {name} needs the package {package}, which is not installed here"
+        )
