@@ -27,7 +27,7 @@ Phase = Literal["load", "prefill", "decode", "metric"]
 _LAYOUT = 1
 _KEPT = 24
 """Measurements of one task, phase, backend and model size; older ones make room."""
-_LEAN = 1.0
+_LEAN = 0.5
 """Samples' worth of trust in the level above."""
 _SIZE_SPAN = math.log(8)
 """Models that differ by this factor in size say e times less about each other."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 _HUBER = 1.345
@@ -10,6 +9,7 @@ _HUBER = 1.345
 _TO_SIGMA = 1.4826
 """Of a normal distribution: standard deviation over median absolute deviation."""
 _STEPS = 20
+_TINY = 1e-12
 
 
 def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -43,15 +43,14 @@ def robust_location(
     scale = max(_TO_SIGMA * weighted_median(deviations, weights), least_scale)
     location = centre
     for _ in range(_STEPS):
-        total = prior_weight
-        moment = prior_weight * prior
-        for value, weight in zip(values, weights, strict=True):
-            away = abs(value - location)
-            trust = weight * min(1.0, _HUBER * scale / away if away else 1.0)
-            total += trust
-            moment += trust * value
-        step = moment / total - location
-        location += step
-        if abs(step) < 1e-6 or not math.isfinite(step):
+        trusts = [
+            weight * min(1.0, _HUBER * scale / max(abs(value - location), _TINY))
+            for value, weight in zip(values, weights, strict=True)
+        ]
+        moved = sum(t * v for t, v in zip(trusts, values, strict=True)) / sum(trusts)
+        step, location = moved - location, moved
+        if abs(step) < 1e-6:
             break
-    return location, scale
+    own_weight = sum(weights)
+    blended = (prior_weight * prior + own_weight * location) / (prior_weight + own_weight)
+    return blended, scale
