@@ -13,6 +13,7 @@
       EvaluationError       a checkpoint could not be exported, evaluated or scored
       TrackingError         MLflow could not be told about a run
       LanguageModelError    a language model gave no answer that can be used
+      DeployError           a Prefect server cannot be set up
 
 A message is one sentence for a person: what is wrong, where, and what would be right.
 """
@@ -82,3 +83,7 @@ class TrackingError(OverlandError):
 
 class LanguageModelError(OverlandError):
     """A language model cannot be reached, or what it answers cannot be used."""
+
+
+class DeployError(OverlandError):
+    """A Prefect server cannot be set up: unreachable, too old, not ours to change."""

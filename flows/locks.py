@@ -19,6 +19,7 @@ from configs.errors import RunDirectoryError
 from configs.files import file_lock, is_locked
 from configs.rundir import RunDir
 
+_LOOK_INTERVAL_S = 0.5
 _held_here: set[tuple[Path, str]] = set()
 """Stages that flows of this process hold, so that their inner flows can tell."""
 
@@ -52,9 +53,11 @@ def check_free(run: RunDir, *stages: str) -> None:
 
 
 @contextmanager
-def held(run: RunDir, stage: str) -> Iterator[None]:
-    """Hold the stage of this run directory against other live flows."""
+def held(run: RunDir, stage: str, *, wait: bool = False) -> Iterator[None]:
+    """Hold the stage of this run directory against other live flows; `wait` until they have ended."""
     path = run.locks_dir / stage
+    while wait and is_locked(path):
+        time.sleep(_LOOK_INTERVAL_S)  # unlike a blocked flock, a signal ends it
     with file_lock(path, blocking=False) as got:
         if not got:
             raise _in_use(run, path)

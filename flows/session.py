@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from prefect.runtime import flow_run
+from prefect.runtime import deployment, flow_run
 
 from configs.checks import check_config, check_launchable
 from configs.errors import ConfigError, InputError, RunDirectoryError
@@ -95,7 +95,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
     made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     with ExitStack() as stack:
         for stage in stages:
-            stack.enter_context(held(run, stage))
+            stack.enter_context(held(run, stage, wait=_is_restarted()))
         try:
             _check_same_run(run, config)
             write_text(run.config_path, dump_config(config))
@@ -105,6 +105,14 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
             if made and run.manifest() is None and used_by <= set(stages):
                 _remove(made)
             raise
+
+
+def _is_restarted() -> bool:
+    """Whether the server has started this flow run anew because it took its process for dead.
+
+    The process may live, cut off from the server alone: then the new one waits until it has ended.
+    """
+    return bool(deployment.id) and (flow_run.run_count or 0) > 1
 
 
 def _remove(made: list[Path]) -> None:

@@ -1,0 +1,1 @@
+"""Setting up a Prefect server for Overland: what `overland deploy` does."""
