@@ -42,9 +42,10 @@ _CHANGEABLE_KEYS = frozenset(
 Difference = tuple[str, Any, Any]
 
 
-def load_config(path: Path, overrides: Sequence[str] = ()) -> RunConfig:
-    """Read the config at `path` and apply `overrides`; ConfigError says all that is wrong, a line each."""
-    values = _parse_file(path)
+def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """Read the config at `path` (None: the defaults) and apply `overrides`; ConfigError says all that is
+    wrong, a line each."""
+    values = _parse_file(path) if path is not None else {}
     sources: dict[str, str] = {}
     for override in overrides:
         for key in _apply_override(values, override):
@@ -171,12 +172,12 @@ def _kind(value: Any) -> str:
     return "a list" if isinstance(value, list) else f"the single value {str(value)[:60]!r}"
 
 
-def _source(key: str, sources: Mapping[str, str], path: Path) -> str:
+def _source(key: str, sources: Mapping[str, str], path: Path | None) -> str:
     """The override that set the key, or what the key is in; else the file."""
     for overridden, source in reversed(list(sources.items())):
         if key == overridden or key.startswith((f"{overridden}.", f"{overridden}[")):
             return source
-    return str(path)
+    return str(path or "the defaults")
 
 
 # --- overrides ------------------------------------------------------------------------------------

@@ -98,12 +98,17 @@ def _run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def _expires_within(token: str, seconds: float) -> bool:
-    """Whether it says so; one without an end never expires, one that cannot be read is not ours to judge."""
+def expires_at(token: str) -> float | None:
+    """When it says that it expires; None of one without an end, or that cannot be read (which is not
+    ours to judge)."""
     body = token.split(".")[1]
     try:
         claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        expires_at = float(claims["exp"])
+        return float(claims["exp"])
     except (ValueError, KeyError, TypeError):
-        return False
-    return expires_at - time.time() < seconds
+        return None
+
+
+def _expires_within(token: str, seconds: float) -> bool:
+    end = expires_at(token)
+    return end is not None and end - time.time() < seconds

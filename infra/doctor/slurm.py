@@ -1,0 +1,78 @@
+"""A site's Slurm: its token, its REST interface, its partitions."""
+
+from __future__ import annotations
+
+import getpass
+import threading
+import time
+from contextlib import closing
+
+from configs.errors import LaunchError
+from configs.slurm_schema import SlurmConfig
+from infra.doctor.findings import Finding, failed, ok, skipped, warning
+from infra.launch.slurm_client import SlurmClient
+from infra.launch.slurm_errors import SlurmTokenError
+from infra.launch.slurm_token import expires_at, token_source
+
+_SOON_S = 3600.0
+_HOUR_S = 3600.0
+
+
+def check_token(_: threading.Event, site: SlurmConfig) -> Finding:
+    """Whether there is one, only its owner can read it, and for how long it holds."""
+    subject = "Slurm token"
+    source = token_source(site.token_file, site.token_command)
+    try:
+        token = source.token()
+    except SlurmTokenError as error:
+        return failed(subject, str(error))
+    end = expires_at(token)
+    if end is None:
+        return ok(subject, f"of {source.where}; it does not say when it expires")
+    left_s = end - time.time()
+    words = f"of {source.where}; expires in {left_s / _HOUR_S:.1f} h"
+    if left_s < _SOON_S and site.token_file is not None:
+        return warning(
+            subject, f"{words}: renew the file in time, by cron: `scontrol token lifespan=86400`"
+        )
+    return ok(subject, words)
+
+
+def check_rest(_: threading.Event, site: SlurmConfig) -> list[Finding]:
+    """Whether the server speaks with us, and knows the partitions that the config names."""
+    client = SlurmClient(
+        site.url or "",
+        site.user or getpass.getuser(),
+        token_source(site.token_file, site.token_command),
+    )
+    with closing(client):
+        try:
+            version = client.dialect.version
+            partitions = client.partitions()
+            nodes = client.nodes()
+        except LaunchError as error:
+            return [
+                failed("Slurm REST", str(error)),
+                skipped("Slurm partition", "the server could not be asked"),
+            ]
+    usable = [node for node in nodes if node.usable]
+    rest = f"{site.url} speaks {version}; {len(usable)} of {len(nodes)} nodes can be used"
+    found = [ok("Slurm REST", rest)]
+    if not usable:
+        found = [warning("Slurm REST", f"{rest}: see `sinfo` for why")]
+    wanted = [p for p in (site.partition, site.low_priority_partition) if p is not None]
+    missing = [partition for partition in wanted if partition not in partitions]
+    if missing:
+        return [
+            *found,
+            failed(
+                "Slurm partition",
+                f"{missing[0]!r} does not exist: set launcher.slurm.partition to one of "
+                f"{', '.join(partitions)}",
+            ),
+        ]
+    if not wanted:
+        return [*found, ok("Slurm partition", "none is named: jobs go to the site's default")]
+    here = [n for n in usable if set(n.partitions) & set(wanted)]
+    words = f"{' and '.join(wanted)}, with {len(here)} nodes that can be used"
+    return [*found, ok("Slurm partition", words) if here else warning("Slurm partition", words)]
