@@ -20,7 +20,7 @@ class NodeCheckConfig(Section):
     """Of a whole check, the wait in the queue included; then what was found so far counts."""
     start_timeout_s: PositiveFloat = 180.0
     """From the job's start until a node must have answered the roll call: imports over shared storage."""
-    round_timeout_s: PositiveFloat = 60.0
+    round_timeout_s: PositiveFloat = 45.0
     """A node or a group that takes longer for its work has failed."""
     max_rounds: PositiveInt = 5
     """After the roll call. Two are the rule; more, when there are many suspects."""

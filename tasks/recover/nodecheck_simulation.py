@@ -31,6 +31,10 @@ STANDARD_MIXES: tuple[FaultMix, ...] = (
     FaultMix(name="1 % slow to compute", slow=0.01, slow_is_compute=True),
     FaultMix(name="1 % slow to exchange", slow=0.01),
     FaultMix(name="0.1 % of links", link=0.001),
+    FaultMix(name="10 % broken, 1 % of links", broken=0.1, link=0.01),
+    FaultMix(
+        name="10 % dead, 5 % broken, 5 % fail in 30 %", dead=0.1, broken=0.05, intermittent=0.05
+    ),
     FaultMix(
         name="all kinds", dead=0.002, broken=0.005, intermittent=0.002, slow=0.002, link=0.001
     ),
@@ -48,7 +52,7 @@ class Timing:
     round_s: float = 15.0
     """Processes start, meet, and make their communicators."""
     trial_s: float = 2.0
-    timeout_s: float = 60.0
+    timeout_s: float = 45.0
     """A silent node, or a hanging group, holds up its round for this long."""
     hang_share: float = 0.5
     """Failures that end in a timeout rather than an error."""

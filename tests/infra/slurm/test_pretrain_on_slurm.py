@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +12,18 @@ import pytest
 
 from configs.events import StartEvent, StepEvent
 from configs.rundir import AttemptDir, RunDir
+from infra.slurm.daemons import ClusterError
+from tasks.recover.nodecheck_run import read_report
 from tests.flows.conftest import prefect_server  # noqa: F401  (a fixture)
 from tests.flows.helpers import overland, start_overland, tiny_config, wait_for
+
+QUICK_CHECK = {"round_timeout_s": 15.0, "start_timeout_s": 60.0, "slow_ratio": 1000.0}
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.usefixtures("prefect_server")]
 
 
-def slurm_run(site: Any, folder: Path, **changes: Any) -> Path:
-    """A tiny run with one process on each of two nodes."""
+def slurm_run(site: Any, folder: Path, nodes: int = 2, **changes: Any) -> Path:
+    """A tiny run with one process on each of some nodes."""
     slurm = {
         "url": site.url,
         "token_file": str(site.token_file),
@@ -27,8 +33,18 @@ def slurm_run(site: Any, folder: Path, **changes: Any) -> Path:
         "poll_interval_s": 0.5,
         "partition": "main",
     }
-    launcher = {"kind": "slurm", "nodes": 2, "processes_per_node": 1, "slurm": slurm}
+    launcher = {"kind": "slurm", "nodes": nodes, "processes_per_node": 1, "slurm": slurm}
     return tiny_config(folder, launcher=launcher, **changes)
+
+
+def bring_back(site: Any, node: str) -> None:
+    """Have a node that was drained serve other tests."""
+    deadline = time.monotonic() + 60
+    while "idle" not in site.cluster.command("sinfo", "-h", "-N", "-n", node, "-o", "%t"):
+        assert time.monotonic() < deadline
+        with suppress(ClusterError):
+            site.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
+        time.sleep(0.2)
 
 
 def steps_of(attempt: AttemptDir) -> list[int]:
@@ -68,6 +84,7 @@ def test_a_lost_node_ends_the_attempt_and_the_next_one_goes_on(
         tmp_path,
         train={"steps": steps, "validation_interval_steps": steps},
         checkpoint={"interval_steps": 20},
+        recovery={"node_check": QUICK_CHECK},
     )
     run, log = RunDir(tmp_path / "run"), tmp_path / "log"
     flow = start_overland("run", config, "--json", log=log)
@@ -79,8 +96,10 @@ def test_a_lost_node_ends_the_attempt_and_the_next_one_goes_on(
     slurm_site.cluster.kill_node(lost)
     try:
         wait_for(lambda: len(run.attempts()) == 2 and steps_of(run.attempt(2)), flow, log)
+        assert "DRAIN" in slurm_site.cluster.command("scontrol", "show", "node", lost)
     finally:
         slurm_site.cluster.start_node(lost)
+        bring_back(slurm_site, lost)
     assert flow.wait(300) == 0, log.read_text()
     first, second = run.attempts()
     record, verdict = first.record(), first.verdict()
@@ -88,9 +107,52 @@ def test_a_lost_node_ends_the_attempt_and_the_next_one_goes_on(
     assert verdict is not None
     assert record.reason.startswith("NODE_FAIL")
     assert verdict.failure_class == "NodeFailure"
+    check, action = read_report(first.path / "nodecheck"), first.action()
+    assert check is not None
+    assert action is not None
+    assert check.complete
+    assert check.named("down", "faulty") == check.drained == action.exclude_nodes == [lost]
+    assert set(check.named("good")) == set(slurm_site.nodes) - {lost}, "a free node took part"
     again = second.record()
     assert again is not None
     assert lost not in again.nodes
     resumed = start_of(second).step
     assert resumed > 0
     assert steps_of(second) == list(range(resumed + 1, steps + 1))
+
+
+def test_with_too_few_nodes_left_it_goes_on_with_fewer(slurm_site: Any, tmp_path: Path) -> None:
+    """The checkpoint of three replicas is loaded by two, which make the same global batch of it."""
+    steps = 200
+    config = slurm_run(
+        slurm_site,
+        tmp_path,
+        nodes=3,
+        parallel={"data": 3, "distributed_optimizer": True},
+        train={
+            "steps": steps,
+            "validation_interval_steps": steps,
+            "global_batch_size": 12,
+            "micro_batch_size": 2,
+        },
+        checkpoint={"interval_steps": 20},
+        recovery={"node_check": QUICK_CHECK | {"too_few_nodes": "shrink"}},
+    )
+    run, log = RunDir(tmp_path / "run"), tmp_path / "log"
+    flow = start_overland("run", config, "--json", log=log)
+    wait_for(lambda: len(steps_of(run.attempt(1))) >= 30, flow, log)
+    lost = slurm_site.nodes[2]
+    slurm_site.cluster.kill_node(lost)
+    try:
+        wait_for(lambda: len(run.attempts()) == 2 and steps_of(run.attempt(2)), flow, log)
+        assert flow.wait(300) == 0, log.read_text()
+    finally:
+        slurm_site.cluster.start_node(lost)
+        bring_back(slurm_site, lost)
+    _, second = run.attempts()
+    record, start = second.record(), start_of(second)
+    assert record is not None
+    assert set(record.nodes) == set(slurm_site.nodes) - {lost}
+    assert start.world_size == 2
+    assert start.step > 0
+    assert steps_of(second) == list(range(start.step + 1, steps + 1))
