@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 
 from configs.errors import EXIT_RUN_FAILED, CheckpointError, RunFailedError
-from configs.events import Event, FaultEvent
+from configs.events import Event, FaultEvent, StepEvent, ValidationEvent
 from configs.records import AttemptRecord, Verdict
 from configs.rundir import RunDir
 from flows.chaos.failure_trials import (
@@ -44,6 +44,7 @@ from flows.servers import stop
 from tasks.train.chaos import digest_of_checkpoint
 
 Say = Callable[[str], None]
+_RESULTS = (StepEvent, ValidationEvent)
 _NO_STRIKES = Plan(0, ())
 _NO_TIMES = Timeline(startup_s=0.0, step_s=1.0, closing_s=0.0, steps=STEPS)
 
@@ -209,8 +210,10 @@ def _found(verdict: Verdict | None, record: AttemptRecord | None) -> tuple[str |
 
 
 def _other_than(reference: Outcome, run: RunDir, events: list[Event]) -> list[str]:
+    """What of the result is not the undisturbed run's. Steps that were made again count as made last."""
+    last = {(event.event, event.step): event for event in events if isinstance(event, _RESULTS)}
     try:
-        return differences(reference, events, digest_of_checkpoint(run, STEPS))
+        return differences(reference, last.values(), digest_of_checkpoint(run, STEPS))
     except CheckpointError as error:
         return [str(error)]
 

@@ -7,7 +7,7 @@ from tasks.diagnose.scan import Scan
 
 CANCELLED = ("slurm_cancelled", "interrupted")
 _ALSO_OF_A_CANCEL = ("process_killed", "process_crashed", "dataloader_worker_terminated")
-_OF_A_LOST_PEER = ("peer_connection_lost", "nccl_remote", "nccl_remote_peer")
+OF_A_LOST_PEER = ("peer_connection_lost", "nccl_remote", "nccl_remote_peer")
 
 
 def without_what_comes_of_a_cancel(scan: Scan) -> list[Finding]:
@@ -30,7 +30,7 @@ def _ranks_miss_an_interrupted_one(effects: list[Finding]) -> bool:
     return (
         bool(interrupted)
         and None not in interrupted
-        and all(f.method in _OF_A_LOST_PEER and f.rank not in {None, *interrupted} for f in others)
+        and all(f.method in OF_A_LOST_PEER and f.rank not in {None, *interrupted} for f in others)
     )
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 from configs.records import ActionKind, Verdict
+from tasks.diagnose.cancels import OF_A_LOST_PEER
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.torchrun import RankFailure
 from tasks.diagnose.verdicts import make_verdict
 
 _OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+_TAIL_BYTES = 1 << 14
+_LAST_LINES = 3
 
 
 def verdict_on_silent_exit(death: RankFailure, scan: Scan) -> Verdict:
@@ -23,6 +29,33 @@ def verdict_on_silent_exit(death: RankFailure, scan: Scan) -> Verdict:
             f"rank {death.rank} exited with code {death.exit_code} and no known error",
             death.line,
         ],
+    )
+
+
+def verdict_on_last_word(folder: Path, scan: Scan) -> Verdict | None:
+    """A rank that ended itself over an error of its own that no rule knows, when others only miss it.
+
+    A rank takes its time to leave: its peers may die before it, so that torchrun ends it. `folder` holds
+    the logs, one a rank.
+    """
+    word, effects = scan.suspicious, scan.fatal("effect")
+    if word is None or word.rank is None or any(f.rank in (None, word.rank) for f in effects):
+        return None
+    if any(f.method not in OF_A_LOST_PEER for f in effects):
+        return None
+    with open(folder / word.file, "rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+        last = file.read().splitlines()[-_LAST_LINES:]
+    if not any(line.strip().endswith(word.body.strip().encode()) for line in last):
+        return None
+    said = f"the last that rank {word.rank} says, and the others miss it"
+    return make_verdict(
+        "Unknown",
+        method="rank_exited",
+        confidence=0.3,
+        root=word,
+        rank=word.rank,
+        evidence=[said, *(f.line for f in effects[:2])],
     )
 
 

@@ -24,9 +24,17 @@ from configs.events import CheckpointEvent, EndEvent, Event
 from configs.records import ActionKind, AttemptRecord, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.anomalies import verdict_on_anomaly
-from tasks.diagnose.cancels import CANCELLED, without_what_comes_of_a_cancel
+from tasks.diagnose.cancels import (
+    CANCELLED,
+    OF_A_LOST_PEER,
+    without_what_comes_of_a_cancel,
+)
 from tasks.diagnose.classes import CLASSES
-from tasks.diagnose.deaths import verdict_on_signal, verdict_on_silent_exit
+from tasks.diagnose.deaths import (
+    verdict_on_last_word,
+    verdict_on_signal,
+    verdict_on_silent_exit,
+)
 from tasks.diagnose.endings import hang, verdict_on_capture, verdict_on_spike, verdict_on_success
 from tasks.diagnose.fast import scan_files
 from tasks.diagnose.findings import Finding
@@ -74,6 +82,8 @@ def diagnose_attempt(
     verdict = (
         _from_record(record, scan) or _from_logs(scan, own_job=True) or _from_job_signal(record)
     )
+    if verdict is not None and verdict.method in OF_A_LOST_PEER:
+        verdict = verdict_on_last_word(attempt.path, scan) or verdict
     return _on_only_node(verdict or _unknown(scan), record)
 
 

@@ -93,7 +93,10 @@ def flip_bit(optimizer: Any) -> None:
 
 def _strike(fault: FaultConfig) -> None:
     if fault.kind == "kill":
-        os.kill(os.getpid(), signal.Signals[fault.signal])
+        number = signal.Signals[fault.signal]
+        os.kill(os.getpid(), number)
+        if callable(signal.getsignal(number)):  # like SIGTERM: the job goes on until it stops
+            return
     if fault.kind == "exception":
         raise exception_type(fault.exception, torch)(fault.message)
     while True:  # a hang, or the moment until the signal ends the process

@@ -1,4 +1,4 @@
-"""Ranks that a person interrupts, and ports that are taken, beside peers that only miss a rank."""
+"""What makes a rank leave when its peers only miss it: an interrupt, a taken port, an error of its own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
+from configs.rundir import AttemptDir
+from tasks.diagnose.diagnose import diagnose_attempt, diagnose_files
+from tests.tasks.diagnose.torchrun_jobs import failed_record
 
 PEER = "RuntimeError: [/x/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:40623.\n"
 INTERRUPT = "Traceback (most recent call last):\n  File 'a.py', line 1\nKeyboardInterrupt\n"
@@ -57,3 +59,19 @@ def test_one_address_of_several_that_cannot_be_used_is_no_cause(tmp_path: Path) 
     )
     verdict = verdict_on(tmp_path, warned + STEPS + STEPS + STEPS + PEER, STEPS)
     assert verdict.failure_class == "NCCLRemoteError"
+
+
+@pytest.mark.parametrize(
+    ("after", "failure_class"), [("", "Unknown"), (STEPS * 4, "NCCLRemoteError")]
+)
+def test_the_last_word_of_the_rank_that_is_missed_is_quoted(
+    tmp_path: Path, after: str, failure_class: str
+) -> None:
+    attempt = AttemptDir(tmp_path, 1)
+    attempt.path.mkdir(exist_ok=True)
+    attempt.rank_log(0).write_text(STEPS + f"[rank0]: {PEER}")
+    attempt.rank_log(1).write_text("[sim] FATAL mesh partition 3 has no cells\n" + after)
+    verdict = diagnose_attempt(attempt, failed_record())
+    assert verdict.failure_class == failure_class
+    assert ("mesh partition" in verdict.root_cause_text) is (failure_class == "Unknown")
+    assert verdict.action in ("resubmit_later", "restart_same_nodes")
