@@ -44,6 +44,9 @@ def finding_of(raised: Raised, rules: RuleSet, order: int) -> Finding | None:
     root = raised.root()
     finding = rules.match(root.line, order)
     if finding is not None:
+        general = root.wraps_another and finding.failure_class in _GENERAL
+        passing = general or root.in_passing
+        finding = replace(finding, in_passing=passing and finding.role == "cause")
         if finding.method in _BY_CONTEXT and loads_weights(root):
             finding = replace(finding, failure_class="ModelLoadingError")
         if finding.failure_class == "NetworkError" and _in_web_client(root):

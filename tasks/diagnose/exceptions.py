@@ -125,11 +125,15 @@ class Raised:
         return self.type_name.rpartition(".")[2]
 
     @property
+    def wraps_another(self) -> bool:
+        """Whether it says that it was caught in a worker: what follows is the original."""
+        return _WRAPPING_MESSAGE.match(self.message) is not None
+
+    @property
     def wrapper(self) -> bool:
         """Whether it only reports another failure."""
-        by_message = _WRAPPING_MESSAGE.match(self.message) is not None
         by_launcher = self.short_name == "CalledProcessError" and self._in(_LAUNCHERS)
-        return by_message or by_launcher or self.short_name.startswith(_WRAPPERS)
+        return self.wraps_another or by_launcher or self.short_name.startswith(_WRAPPERS)
 
     @property
     def beside_the_point(self) -> bool:

@@ -219,14 +219,15 @@ class _Feed:
         count = kinds.count(_STEP, start, end)
         if count == 0:
             return
-        last = self._line(pieces, kinds.rindex(_STEP, start, end))
+        last_at = kinds.rindex(_STEP, start, end)
+        last = self._line(pieces, last_at)
         if last is None:
             return
-        self.scan.skip_steps(count, last)
         if self.scan.progress.wants_losses(last):
-            for at in range(start, end):
+            for at in range(start, last_at):
                 if kinds[at] == _STEP:
                     self.scan.progress.keep_raw(pieces[at], pieces.numbers[at], self.source)
+        self.scan.skip_steps(count, last)
 
     def _line(self, pieces: Pieces, at: int) -> LogLine | None:
         return make_line(pieces[at], pieces.numbers[at], self.source)

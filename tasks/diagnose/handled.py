@@ -12,11 +12,12 @@ _WORDS = (
     r"(?:\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|caught|retrying|retry \d+|re-?trying in|falling back|fall back|"
     r"restarted|rebuilding|cache miss|will (?:re)?try|retry loop|no action needed|non-critical|"
     r"thrown while requesting|does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re|"
-    r"retry in|probing with|counted as (?:a )?(?:failed|wrong|incorrect|miss))\b|\w disabled\)|\(expected\)|"
+    r"retry in|probing with|(?:counted|scored|treated) as (?:a )?(?:failed|wrong|incorrect|miss\w*|0)|scored 0)\b|\w disabled\)|\(expected\)|"
     r"(?:->|=>|→|;) ?(?:now )?(?:using|writing|reading|saving|loading|trying|falling)\b)"
 )
 _LEVEL = r"^(?:[^\s:]*[\s:]+){0,5}\[?(?:WARN(?:ING)?|INFO|DEBUG)\b"
-_HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_WORDS}")
+_RECORDS_LEVEL = r"\"(?:level|levelname|severity)\": ?\"(?:WARN(?:ING)?|INFO|DEBUG)\""
+_HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_RECORDS_LEVEL}|{_WORDS}")
 _BEFORE = compile_pattern(rf"(?i){_WORDS}|optional")
 _ANNOUNCES = compile_pattern(r"(?i):\s*$|\braised\b|\bexception\b|traceback")
 _IGNORED = compile_pattern(r"^(?:Exception ignored in|Error in atexit)")

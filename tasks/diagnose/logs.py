@@ -34,7 +34,7 @@ _PREFIX = re.compile(
 _ACTOR = compile_pattern(r"\((?:[^()]*\brank=(?P<rank>\d+))?[^()]*\bpid=\d+[^()]*\) ?")
 # Behind what a container, a pipe or another launcher puts before every line.
 _INNER_RANK = re.compile(
-    r"(?:[^\[\]'\"]{1,80}\[(?:rank|default)(\d{1,6})\]:|[\d\s:.,TZ/+-]{8,40}\[rank(\d{1,6})\]) ?"
+    r"(?:[^\[\]'\"]{1,80}\[(?:rank|default)(\d{1,6})\]:|[\d\s:.,TZ/+-]{8,40}\[?rank[ _]?(\d{1,6})\]?:?) ?"
 )
 # As `srun --label` with the host put before it.
 _HOST_AND_RANK = re.compile(r"(?=[A-Za-z][A-Za-z0-9_.-]{0,60}\d {1,4}\d{1,5}: )\S+ +(\d+): ")

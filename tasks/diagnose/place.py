@@ -32,8 +32,11 @@ def node_of(finding: Finding, scan: Scan) -> str | None:
             return topology.host(other.node, None)
     if finding.failure_class == "CgroupOOM" and (host := topology.failed_task_host(_OUT_OF_MEMORY)):
         return host
-    if finding.method != "job_node_fail" and (host := topology.named_in(finding.line.body)):
-        return host
+    if finding.method != "job_node_fail":
+        told = [finding, *(alike if finding.role == "decisive" else ())]
+        hosts = (topology.named_in(other.line.body) for other in told)
+        if (host := next((name for name in hosts if name is not None), None)) is not None:
+            return host
     rank = rank_of(finding, scan)
     return topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
 

@@ -127,8 +127,10 @@ class Progress:
             self.reports += (count - 1) // (ranks if self._loss_stream[1] is not None else 1)
 
     def wants_losses(self, line: LogLine) -> bool:
-        """Whether losses in the file of this line are those that are followed."""
-        return self._loss_stream is not None and self._loss_stream[0] == line.file
+        """Whether losses in the file of this line are those that are followed, or may be from now on."""
+        if self._loss_stream is None:
+            return _loss_of(line) is not None
+        return self._loss_stream[0] == line.file
 
     def keep_raw(self, piece: bytes, number: int, source: Source) -> None:
         """A report that is looked at only when nothing else explains the job's end."""

@@ -171,7 +171,9 @@ class Scan:
     def _within_notice(self, finding: Finding) -> bool:
         """Whether all that was trained after it was within the time that is given for leaving."""
         last = self.progress.last_report_at()
-        return None not in (last, finding.time) and (last or 0) - (finding.time or 0) < _NOTICE_S
+        if last is None or finding.time is None:
+            return self._reports_after(finding) <= _BUFFERED_REPORTS
+        return last - finding.time < _NOTICE_S
 
     def _reports_after(self, finding: Finding) -> int:
         """Steps or losses that were reported after it, by its own stream or by the first to do so."""

@@ -44,14 +44,17 @@ _HEADER = compile_pattern(
 _TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
 _SYSLOG = (
     compile_pattern(
-        rf"(?:^|[\s\[\]])(?P<node>{_NAME})\]?:? (?:kernel|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
+        rf"(?:^|[\s\[\]])(?P<node>{_NAME})\]?:? (?:kernel|dmesg|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
     ),
     compile_pattern(
         rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
     ),
+    compile_pattern(rf"^(?P<node>{_NAME}): \[ *\d+\.\d+\] "),
     compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),
     compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
 )
+_ENDED_WITH_IT = ("Terminated", "Killed")
+"""What Slurm says of the tasks that it ended because another had failed."""
 _NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
 _TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
 _RANGE = re.compile(r"^(?P<stem>[^\[\]]*)\[(?P<ranges>[\d,-]+)\](?P<rest>.*)$")
@@ -162,7 +165,8 @@ class Topology:
 
     def failed_task_host(self, wanted: str = "") -> str | None:
         """The only host whose tasks failed, or failed in that way."""
-        found = {h for h, what in self.failed_tasks.items() if wanted in what}
+        failed = {h: w for h, w in self.failed_tasks.items() if not w.startswith(_ENDED_WITH_IT)}
+        found = {h for h, what in (failed or self.failed_tasks).items() if wanted in what}
         return found.pop() if len(found) == 1 else None
 
     def only_host(self) -> str | None:
