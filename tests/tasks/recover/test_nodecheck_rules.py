@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from configs.nodecheck import NodeAnswer
 from tasks.recover.nodecheck import Findings, Group, Round, Rules, judge, next_groups
+from tasks.recover.nodecheck_pairs import pair_with_trusted
 from tasks.recover.nodecheck_simulation import PAPER
 
 LONG = Rules(max_rounds=50)
@@ -215,6 +216,38 @@ def test_a_node_slow_once_is_not_slow() -> None:
 def test_a_failing_node_is_faulty_whether_it_is_slow_or_not() -> None:
     findings, _ = Cluster(nodes(6), broken={"n1"}, slow_compute={"n1": 9.0}).check()
     assert named(findings, "faulty") == {"n1"}
+
+
+def test_a_node_lost_on_the_way_is_no_failure_of_its_partner() -> None:
+    findings, _ = Cluster(nodes(4), deaf={"n1": set(range(1, 9))}).check()
+    results = {result.node: result for result in findings.nodes}
+    assert results["n1"].state == "faulty"
+    assert (results["n0"].state, results["n0"].failures) == ("good", 0)
+
+
+def test_one_failure_is_not_enough_when_the_rounds_are_over() -> None:
+    """n0 comes late, and fails in the only round that is left."""
+    cluster = Cluster(nodes(5), deaf={"n0": {0}}, broken={"n0"})
+    findings, rounds = cluster.check(Rules(max_rounds=2))
+    assert [group for group in rounds[2].groups if "n0" in group] == [("n0", "n1")]
+    assert named(findings, "undecided") == {"n0"}
+    assert named(cluster.check()[0], "faulty") == {"n0"}
+
+
+def test_who_has_waited_is_tried_first() -> None:
+    """Two nodes have passed, for six suspects."""
+    _, rounds = Cluster(nodes(8), broken=set(nodes(8)[:6])).check(Rules(max_rounds=9))
+    waited = set(nodes(8)[:6]) - {name for group in rounds[2].groups for name in group}
+    assert len(waited) == 4
+    assert {name for group in rounds[3].groups for name in group} & waited
+
+
+def test_with_everybody_trusted_tried_suspects_are_paired_among_themselves() -> None:
+    tried = {"a": {"t"}, "b": {"t"}}
+    assert pair_with_trusted(["a", "b"], ["t"], tried) == [("a", "b")]
+    assert pair_with_trusted(["a", "b"], ["t", "u"], tried) == [("a", "u")]
+    both = {"a": {"t", "b"}, "b": {"t", "a"}}
+    assert pair_with_trusted(["a", "b"], ["t"], both) == []
 
 
 def test_rounds_end_at_their_limit_and_what_is_open_is_undecided() -> None:
