@@ -24,6 +24,7 @@ os.environ.update(
     DO_NOT_TRACK="1",
     MLFLOW_DISABLE_TELEMETRY="true",
     HF_HOME=f"{_HOME}/huggingface",
+    OVERLAND_PRIORS=f"{_HOME}/priors.db",
     HF_HUB_OFFLINE="1",
     HF_DATASETS_OFFLINE="1",
 )

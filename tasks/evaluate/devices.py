@@ -24,6 +24,15 @@ def visible_gpus() -> list[int]:
     return list(range(len(list(_DRIVER_FOLDER.iterdir())))) if _DRIVER_FOLDER.is_dir() else []
 
 
+def device_name() -> str:
+    """What kind of GPU the node has, in a word."""
+    for information in sorted(_DRIVER_FOLDER.glob("*/information")):
+        for line in information.read_text().splitlines():
+            if line.startswith("Model:"):
+                return re.sub(r"[^a-z0-9]+", "-", line.removeprefix("Model:").strip().lower())
+    return "gpu"
+
+
 def check_backend(name: str) -> None:
     """ConfigError when the backend is not installed."""
     package = {"hf": "transformers", "vllm": "vllm"}[name]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _OTHER_FORMATS = {".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack", ".onnx", ".ot"}
 _LEFT_FOLDERS = {".git", ".cache", "original", "onnx", "__pycache__"}
 _SMALL_BYTES = 1 << 20
+_USUAL_BYTES = 2  # of a number
 _MAX_HEADER_BYTES = 100 << 20
 
 
@@ -62,6 +64,21 @@ def model_identity(evaluation: EvaluationDir) -> str:
     return sha256_of_json([export.checkpoint if export else "", files])
 
 
+def count_parameters(folder: Path) -> float:
+    """Numbers in the model's weights, out of their headers. Without any, out of the files' size: it is
+    for expectations, and whether the model is whole is another question."""
+    count = 0.0
+    for path in folder.glob("*.safetensors"):
+        try:
+            header, _ = _header(path)
+            count += sum(math.prod(e["shape"]) for k, e in header.items() if k != "__metadata__")
+        except (struct.error, ValueError, KeyError, TypeError):
+            count += path.stat().st_size / _USUAL_BYTES
+    if not count:
+        count = sum(path.stat().st_size for path in folder.glob("*.bin")) / _USUAL_BYTES
+    return max(count, 1.0)
+
+
 def _walk(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.is_dir() and path.name not in _LEFT_FOLDERS:
@@ -99,15 +116,20 @@ def _json_of(folder: Path, name: str) -> dict[str, Any]:
     return value
 
 
+def _header(path: Path) -> tuple[dict[str, Any], int]:
+    """A safetensors file's header, and its length."""
+    with open(path, "rb") as file:
+        (header_bytes,) = struct.unpack("<Q", file.read(8))
+        if header_bytes > _MAX_HEADER_BYTES:
+            raise ValueError("its header is too long")
+        return json.loads(file.read(header_bytes)), header_bytes
+
+
 def _check_safetensors(path: Path) -> None:
     """The header tells how long the file is; one whose copy was cut off is shorter."""
     size_bytes = path.stat().st_size
     try:
-        with open(path, "rb") as file:
-            (header_bytes,) = struct.unpack("<Q", file.read(8))
-            if header_bytes > _MAX_HEADER_BYTES:
-                raise ValueError("its header is too long")
-            header = json.loads(file.read(header_bytes))
+        header, header_bytes = _header(path)
         ends = [entry["data_offsets"][1] for k, entry in header.items() if k != "__metadata__"]
     except (struct.error, ValueError, KeyError, TypeError, IndexError) as error:
         raise ConfigError(f"{path} is no safetensors file: {error}") from error

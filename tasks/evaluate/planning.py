@@ -19,7 +19,7 @@ from configs.records import ExportRecord
 from configs.rundir import EvaluationDir, read_record, step_of_folder, write_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import Catalog, build_catalog, file_name
-from tasks.evaluate.cutting import cut
+from tasks.evaluate.cutting import Cut, cut
 from tasks.evaluate.enumeration import (
     SEEDS,
     Target,
@@ -27,6 +27,7 @@ from tasks.evaluate.enumeration import (
     load_targets,
     requests_sha256,
 )
+from tasks.evaluate.forecast import forecast_for
 from tasks.evaluate.harness import LM_EVAL_VERSION, Instance
 from tasks.evaluate.manifest import (
     documents_path,
@@ -100,7 +101,15 @@ def make_plan(
             rows.append(TaskRows(name, rows_of(requests), answerer))
             offsets.append(write_requests(requests_path(evaluation, task.file), rows[-1].rows))
             tasks.append(task)
-    shards, order = _shards(config, evaluation, rows, offsets)
+    forecast = forecast_for(evaluation, answering, evaluation.path / "priors.db")
+    done = _done(evaluation, rows)
+    remaining = [(r, list(d)) for r, d in zip(rows, done, strict=True)]
+    cuts = cut(remaining, worker_names(config), config.scorers, forecast)
+    shards = [
+        _shards(r, d, [c for c in cuts.shards if c.task == r.task], o)
+        for r, d, o in zip(rows, done, offsets, strict=True)
+    ]
+    names = {(t.task, s.start): s.name for t, ss in zip(tasks, shards, strict=True) for s in ss}
     plan = EvaluationPlan(
         step=evaluation.step,
         checkpoint=export.checkpoint if export is not None else "",
@@ -108,16 +117,20 @@ def make_plan(
         inputs_sha256=inputs,
         targets=targets,
         left_out=left_out,
-        tasks=[t.model_copy(update={"shards": s}) for t, s in zip(tasks, shards, strict=True)],
-        order=order,
+        tasks=[
+            t.model_copy(update={"shards": s, "metric_s": cuts.metric_s.get(t.task, 0.0)})
+            for t, s in zip(tasks, shards, strict=True)
+        ],
+        order=[names[c.task, c.rows[0]] for c in cuts.shards],
         limit=config.limit,
         num_fewshot=config.num_fewshot,
         answering=answering,
         bootstrap_iterations=config.bootstrap_iterations,
         seeds=SEEDS,
     )
-    if order:
+    if cuts.schedule is not None:
         evaluation.inferred_path.unlink(missing_ok=True)
+        write_record(evaluation.path / "schedule.json", cuts.schedule)
     if not keep_responses:
         _put_aside_others(evaluation, plan)
     write_record(evaluation.plan_path, plan)
@@ -170,37 +183,34 @@ def _enumerated(
     )
 
 
-def _shards(
-    config: EvaluateConfig,
-    evaluation: EvaluationDir,
-    tasks: list[TaskRows],
-    offsets: list[list[int]],
-) -> tuple[list[list[ShardPlan]], list[str]]:
-    """Shards of each task, those that are done among them, and the order of the others."""
+def _done(evaluation: EvaluationDir, tasks: list[TaskRows]) -> list[dict[Range, str]]:
+    """Of each task, the shards that are there."""
     there = names_in(evaluation.responses_dir, unused_dir(evaluation))
-    done = [rows.done(there) for rows in tasks]
-    cuts = cut(
-        [(r, list(d)) for r, d in zip(tasks, done, strict=True)], workers=len(worker_names(config))
-    )
-    shards: list[list[ShardPlan]] = []
-    for rows, starts, finished in zip(tasks, offsets, done, strict=True):
-        ranges: list[Range] = [*finished, *(c.rows for c in cuts if c.task == rows.task)]
-        shards.append([_shard(rows, r, starts) for r in sorted(ranges)])
-    names = {(r.task, s.start): s.name for r, ss in zip(tasks, shards, strict=True) for s in ss}
-    return shards, [names[c.task, c.rows[0]] for c in cuts]
+    return [rows.done(there) for rows in tasks]
 
 
-def _shard(rows: TaskRows, span: Range, starts: list[int]) -> ShardPlan:
-    start, stop = span
-    return ShardPlan(
-        name=rows.name(span),
-        request_type=rows.rows[start].request_type,
-        start=start,
-        stop=stop,
-        start_bytes=starts[start],
-        stop_bytes=starts[stop],
-        responses=sum(row.repeats for row in rows.rows[start:stop]),
-    )
+def _shards(
+    rows: TaskRows, done: dict[Range, str], cuts: list[Cut], starts: list[int]
+) -> list[ShardPlan]:
+    """A task's shards in the order of its rows, those that are done among them."""
+    meant = {c.rows: (c.worker, c.expected_s) for c in cuts}
+    shards = []
+    for span in sorted({*done, *meant}):
+        start, stop = span
+        worker, expected_s = meant.get(span, ("", 0.0))
+        shard = ShardPlan(
+            name=rows.name(span),
+            request_type=rows.rows[start].request_type,
+            start=start,
+            stop=stop,
+            start_bytes=starts[start],
+            stop_bytes=starts[stop],
+            responses=sum(row.repeats for row in rows.rows[start:stop]),
+            expected_s=expected_s,
+            worker=worker,
+        )
+        shards.append(shard)
+    return shards
 
 
 def _put_aside_others(evaluation: EvaluationDir, plan: EvaluationPlan) -> None:

@@ -23,11 +23,15 @@ from configs.records import EvaluationScores, ExportRecord
 from configs.rundir import EvaluationDir, read_record, write_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.command import run_command
+from tasks.evaluate.cutting import by_type, counts_of
+from tasks.evaluate.forecast import PartTimes, remember
+from tasks.evaluate.manifest import read_requests, requests_path
 from tasks.evaluate.plan import EvaluationPlan, config_of, current_plan, read_plan
 from tasks.evaluate.planning import plan_anew
 from tasks.evaluate.responses import Pending, refuse_foreign
 from tasks.evaluate.score_target import read_target, score_target, target_path
-from tasks.evaluate.times import read_times
+from tasks.evaluate.shards import TaskRows
+from tasks.evaluate.times import Done, read_times
 
 _LOOK_S = 0.05
 
@@ -127,8 +131,24 @@ def _write_scores(evaluation: EvaluationDir, plan: EvaluationPlan) -> Evaluation
         started_at=began,
         ended_at=time.time(),
     )
+    if not evaluation.scores_path.exists():
+        _remember(evaluation, plan, times)
     write_record(evaluation.scores_path, record)
     return record
+
+
+def _remember(evaluation: EvaluationDir, plan: EvaluationPlan, times: list[Done]) -> None:
+    """Have later plans know what this evaluation took."""
+    score_s = {t.name: t.time_s for t in times if t.kind == "score"}
+    parts = []
+    for task in plan.tasks:
+        rows = TaskRows(task.task, read_requests(requests_path(evaluation, task.file)), "")
+        siblings = sum(t.documents for t in plan.tasks_of(task.target))
+        for request_type, (name, of_type) in by_type(rows).items():
+            shards = [s.name for s in task.shards if s.request_type == request_type]
+            metric_s = score_s.get(task.target, 0.0) * task.documents / siblings
+            parts.append(PartTimes(counts_of(name, of_type), shards, metric_s))
+    remember(evaluation, plan.answering, parts, times)
 
 
 def _main(argv: list[str]) -> int:

@@ -103,17 +103,17 @@ def _held(
                 _remove_if_free(descriptor, other)
     while True:
         with _opened(lock) as descriptor:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            copy = _whole(folder) or _copy(source, folder, place, mib_per_s)
             fcntl.flock(descriptor, fcntl.LOCK_SH)
-            # Between the two locks, one who clears up may have come first.
-            if not _is_file_of(descriptor, lock) or not _whole(folder):
-                continue
-            try:
-                yield copy
-            finally:
-                _remove_if_free(descriptor, lock)
-            return
+            copy = _whole(folder) if _is_file_of(descriptor, lock) else None
+            if copy is not None:
+                try:
+                    yield copy
+                finally:
+                    _remove_if_free(descriptor, lock)
+                return
+            fcntl.flock(descriptor, fcntl.LOCK_EX)  # one makes the copy; then all look again
+            if _is_file_of(descriptor, lock) and _whole(folder) is None:
+                _copy(source, folder, place, mib_per_s)
 
 
 @contextmanager
@@ -152,7 +152,7 @@ def _whole(folder: Path) -> Staged | None:
     return copy if size_bytes == copy.size_bytes else None
 
 
-def _copy(source: Path, folder: Path, place: str, mib_per_s: float | None) -> Staged:
+def _copy(source: Path, folder: Path, place: str, mib_per_s: float | None) -> None:
     files = model_files(source)
     size_bytes = sum((source / name).stat().st_size for name in files)
     shutil.rmtree(folder, ignore_errors=True)
@@ -174,7 +174,6 @@ def _copy(source: Path, folder: Path, place: str, mib_per_s: float | None) -> St
         sha256=sha256,
     )
     write_record(folder / "STAGED.json", copy)
-    return copy
 
 
 def _require_room(root: Path, size_bytes: int) -> None:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, EvaluationError
 from configs.files import write_text
+from configs.node import node_name
 from configs.rundir import EvaluationDir
 from tasks.evaluate.backends import ask, import_backend, load_model
 from tasks.evaluate.claims import Claims, this_process
@@ -33,12 +34,13 @@ from tasks.evaluate.times import Done, record
 
 def error_path(evaluation: EvaluationDir, worker: str) -> Path:
     """Where a worker that cannot go on says why."""
-    return evaluation.times_dir / f"{worker}.error"
+    return evaluation.times_dir / f"{node_name()}-{worker}.error"
 
 
 def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> None:
     """Answer shards until none is left to take."""
     plan = read_plan(evaluation)
+    slot, name = name, f"{node_name()}-{name}"  # two nodes have workers of the same names
     claims = Claims(evaluation.claims_dir, this_process(crew))
     claims.keep_alive()
     started_at = time.time()
@@ -48,7 +50,7 @@ def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> No
     )
     record(evaluation, loaded)
     _say(f"{name}: model loaded in {loaded.time_s:.1f} s")
-    for task, shard in in_turn(plan, name):
+    for task, shard in in_turn(plan, slot):
         # Done may have become true between a look and the claim: look again when it is ours.
         if is_done(evaluation, shard) or not claims.take(shard.name) or is_done(evaluation, shard):
             continue
@@ -80,7 +82,11 @@ def in_turn(plan: EvaluationPlan, worker: str) -> Iterator[tuple[TaskPlan, Shard
         owner = by_name[name][1].worker
         (own if owner in ("", worker) else others.setdefault(owner, [])).append(name)
     yield from (by_name[name] for name in own)
-    while queue := max(others.values(), key=len, default=[]):
+
+    def left_s(queue: list[str]) -> float:
+        return sum(by_name[name][1].expected_s for name in queue)
+
+    while queue := max(filter(None, others.values()), key=left_s, default=None):
         yield by_name[queue.pop()]
 
 

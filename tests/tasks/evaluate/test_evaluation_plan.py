@@ -164,7 +164,7 @@ def test_new_plan_keeps_what_is_done_of_it_and_puts_the_rest_aside(run: RunDir) 
 
 def test_shards_never_cut_a_document_and_hold_one_type(run: RunDir) -> None:
     (task,) = plan_of(run, tasks=["heldout_continuation"], workers=3).tasks
-    assert len(task.shards) == 6  # of 12 that three workers would like
+    assert len(task.shards) == 6  # of the more that three workers would like
     rows = [
         read_requests(
             requests_path(run.evaluation(STEP), task.file), shard.start_bytes, shard.stop_bytes
