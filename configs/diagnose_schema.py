@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from configs.files import resolved
 from configs.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 STORE_VARIABLE = "OVERLAND_CASES"
@@ -56,4 +57,4 @@ class DiagnoseConfig(Section):
 
     def resolved_store(self) -> Path:
         """Absolute folder of past cases and learned rules."""
-        return (self.store or default_store()).expanduser().absolute()
+        return resolved(self.store or default_store())

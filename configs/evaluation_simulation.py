@@ -91,6 +91,7 @@ class EvaluationSimulation(Record):
     shards: int
     bound: BoundParts
     policies: dict[str, PolicyResult]
+    """Also OpenCompass's with its defaults."""
     setting: EvaluationSetting
     workload: str
     """Where the tasks come from."""

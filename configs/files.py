@@ -18,7 +18,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from configs.errors import ConfigError
+
 _HASH_BLOCK_BYTES = 1 << 20
+
+
+def resolved(path: Path) -> Path:
+    """The absolute path, with ~ read as a shell does. ConfigError when there is no such user."""
+    try:
+        return path.expanduser().absolute()
+    except RuntimeError as error:
+        name = path.parts[0].removeprefix("~")
+        raise ConfigError(f"{path}: there is no user {name}: write the whole path") from error
 
 
 def write_text(path: Path, text: str) -> None:

@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from configs import explain, plain_yaml
 from configs.errors import ConfigError
+from configs.files import resolved
 from configs.schema import RunConfig
 
 _MAX_FILE_BYTES = 1 << 20
@@ -71,10 +72,10 @@ def absolute_paths(config: RunConfig) -> RunConfig:
     """The config with every path in it absolute, relative ones taken from the working directory."""
     tokenizer, evaluate = config.data.tokenizer, config.evaluate
     if tokenizer.path is not None:
-        tokenizer = tokenizer.model_copy(update={"path": tokenizer.path.expanduser().absolute()})
+        tokenizer = tokenizer.model_copy(update={"path": resolved(tokenizer.path)})
     paths = [_absolute_pattern(text) for text in config.data.paths]
     data = config.data.model_copy(update={"tokenizer": tokenizer, "paths": paths})
-    task_dirs = [folder.expanduser().absolute() for folder in evaluate.task_dirs]
+    task_dirs = [resolved(folder) for folder in evaluate.task_dirs]
     evaluate = evaluate.model_copy(update={"task_dirs": task_dirs})
     run_dir = config.resolved_run_dir()
     return config.model_copy(update={"run_dir": run_dir, "data": data, "evaluate": evaluate})

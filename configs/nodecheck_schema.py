@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
+from configs.files import resolved
 from configs.nodecheck import ProbeSize
 from configs.sections import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, Section
 
@@ -53,7 +54,7 @@ class NodeCheckConfig(Section):
     @field_validator("history")
     @classmethod
     def _history_is_absolute(cls, path: Path | None) -> Path | None:
-        return path.expanduser().absolute() if path is not None else None
+        return resolved(path) if path is not None else None
 
     @property
     def probe_size(self) -> ProbeSize:

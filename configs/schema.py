@@ -15,6 +15,7 @@ from pydantic import Field, field_validator
 from configs.checkpoint_schema import CheckpointConfig
 from configs.diagnose_schema import DiagnoseConfig
 from configs.fault_schema import FaultConfig
+from configs.files import resolved
 from configs.nodecheck_schema import NodeCheckConfig
 from configs.sections import (
     Fraction,
@@ -275,4 +276,4 @@ class RunConfig(Section):
 
     def resolved_run_dir(self) -> Path:
         """Absolute run directory."""
-        return (self.run_dir or Path("runs") / self.name).expanduser().absolute()
+        return resolved(self.run_dir or Path("runs") / self.name)

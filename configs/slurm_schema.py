@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator
 
+from configs.files import resolved
 from configs.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 
@@ -54,4 +55,4 @@ class SlurmConfig(Section):
     @field_validator("token_file")
     @classmethod
     def _token_file_is_absolute(cls, path: Path | None) -> Path | None:
-        return path.expanduser().absolute() if path is not None else None
+        return resolved(path) if path is not None else None

@@ -24,6 +24,7 @@ from configs.errors import (
     RunFailedError,
     RunStoppedError,
 )
+from configs.files import resolved
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
@@ -108,7 +109,7 @@ def status(run_dir: RunPath) -> None:
     from flows.show.report import print_status, report_console
     from tasks.recover.task import account_goodput
 
-    run = RunDir(run_dir.expanduser().absolute())
+    run = RunDir(resolved(run_dir))
     if not run.config_path.is_file():
         raise InputError(f"{run_dir} is no run directory: it has no config.yaml")
     live = is_live(run)

@@ -12,6 +12,7 @@ import typer
 
 from configs.checks import check_config, check_launchable
 from configs.errors import ConfigError
+from configs.files import resolved
 from configs.load import load_config
 from configs.schema import RunConfig
 from flows.cli_options import Json
@@ -59,7 +60,7 @@ def deploy(
     from flows.show.deploy import print_deploy
     from flows.show.report import report_console
 
-    wanted = read_wanted(file.expanduser().absolute() if file else PREFECT_FILE)
+    wanted = read_wanted(resolved(file) if file else PREFECT_FILE)
     if any(remove == deployment.name for deployment in wanted):
         raise ConfigError(f"--remove {remove}: this deployment is Overland's own, and no run's")
     if run is not None:

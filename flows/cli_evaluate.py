@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, ConfigError, InputError
+from configs.files import resolved
 from configs.records import EvaluationScores
 from configs.rundir import EvaluationDir, RunDir
 from configs.schema import EvaluateConfig
@@ -79,7 +80,7 @@ def evaluate(
     json: Json = False,
 ) -> None:
     """Evaluate the checkpoints of a run that have no scores yet, or any model."""
-    target = target.expanduser().absolute()
+    target = resolved(target)
     if not is_model(target) and not is_evaluation(target):
         if tasks or task_dir or out or resume:
             raise InputError(
@@ -91,7 +92,7 @@ def evaluate(
     if step:
         raise InputError(f"--step is for a run, and {target} is a model or its evaluation")
     folder = target if is_evaluation(target) else out or Path("evaluations") / target.name
-    folder = folder.expanduser().absolute()
+    folder = resolved(folder)
     if resume or again:
         if tasks or task_dir:
             raise InputError("--resume and --rescore take the tasks that the evaluation has")
@@ -103,7 +104,7 @@ def evaluate(
     else:
         values = {
             "tasks": [name.strip() for name in tasks.split(",") if name.strip()],
-            "task_dirs": [path.expanduser().absolute() for path in task_dir or []],
+            "task_dirs": [resolved(path) for path in task_dir or []],
             "num_fewshot": num_fewshot,
             "limit": limit,
             "bootstrap_iterations": bootstrap,

@@ -11,6 +11,7 @@ import typer
 
 from configs.checks import check_config, check_launchable
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, InputError
+from configs.files import resolved
 from configs.load import load_config
 from configs.nodecheck import NodeCheckReport
 from configs.schema import RunConfig
@@ -108,6 +109,6 @@ def _named(text: str, known: list[str]) -> list[str]:
 
 def _folder(config: RunConfig, folder: Path | None) -> Path:
     if folder is not None:
-        return folder.expanduser().absolute()
+        return resolved(folder)
     name = time.strftime("%Y%m%d-%H%M%S")
     return config.resolved_run_dir().parent / "nodechecks" / name

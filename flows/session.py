@@ -13,7 +13,7 @@ from prefect.runtime import deployment, flow_run
 
 from configs.checks import check_config, check_launchable
 from configs.errors import ConfigError, InputError, RunDirectoryError
-from configs.files import write_text
+from configs.files import resolved, write_text
 from configs.load import absolute_paths, dump_config, fixed_differences, load_config
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
@@ -172,7 +172,7 @@ def summarize(run: RunDir, config: RunConfig, *, failure: str | None = None) -> 
 
 def config_of(run_dir: Path) -> RunConfig:
     """The resolved config of an existing run directory."""
-    run = RunDir(run_dir.expanduser().absolute())
+    run = RunDir(resolved(run_dir))
     if not run.config_path.is_file():
         raise ConfigError(f"{run_dir} is no run directory: it has no config.yaml")
     return load_config(run.config_path, [f"run_dir={json.dumps(str(run.path))}"])

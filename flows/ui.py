@@ -18,6 +18,7 @@ from pathlib import Path
 import typer
 
 from configs.errors import ConfigError, OverlandError
+from configs.files import resolved
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import TrackingConfig
@@ -40,7 +41,7 @@ class Page:
 
 def serve_pages(runs: Path, *, prefect_port: int, mlflow_port: int) -> None:
     """Start both pages, say where they are, and serve until interrupted or one of them dies."""
-    runs = runs.expanduser().absolute()
+    runs = resolved(runs)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # So that the servers are ended too.
     pages = [_prefect_page(prefect_port), _mlflow_page(runs, mlflow_port)]
     servers: list[tuple[Page, subprocess.Popen[bytes]]] = []

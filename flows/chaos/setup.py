@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from configs.errors import InputError, RunFailedError
+from configs.files import resolved
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
@@ -35,14 +36,14 @@ def trial_folder(wanted: Path | None) -> Path:
     if wanted is None:
         return Path(tempfile.mkdtemp(prefix="overland-chaos-"))
     try:
-        folder = wanted.expanduser().absolute()
+        folder = resolved(wanted)
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
             raise InputError(f"--folder {folder} is not empty: the trials need one of their own")
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except (OSError, RuntimeError) as error:  # RuntimeError: of ~NOBODY
-        why = getattr(error, "strerror", None) or error
+    except OSError as error:
+        why = error.strerror or error
         raise InputError(
             f"--folder {wanted} cannot be made or written ({why}): give a new or an empty folder"
         ) from error

@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from configs.events import Event, StartEvent, StepEvent, event_adapter
 from configs.files import read_json_lines
 from configs.records import Action, AttemptRecord, EvaluationFailure, EvaluationScores, Verdict
-from configs.rundir import AttemptDir, EvaluationDir, RecordType, read_record
+from configs.run_folders import RecordType
+from configs.rundir import AttemptDir, EvaluationDir, read_record
 
 _Signature = tuple[int, int, int]
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from configs.files import append_json_line, read_json_lines, write_text
+from configs.files import append_json_line, read_json_lines, resolved, write_text
 from configs.memory import GIB
 from infra.doctor.findings import Finding, failed, ok, warning
 
@@ -26,7 +26,7 @@ _FORGOTTEN_AT_REBOOT = {"tmpfs", "ramfs", "overlay"}
 
 def existing_parent(folder: Path) -> Path:
     """The folder itself, or the nearest one above it that is there."""
-    folder = folder.expanduser().absolute()
+    folder = resolved(folder)
     while not folder.exists():
         folder = folder.parent
     return folder

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, OverlandError, RunDirectoryError, TrackingError
-from configs.files import file_lock
+from configs.files import file_lock, resolved
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import TrackingConfig
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault(name, value)
     _set_up_logging()
     os.nice(10)
-    run = RunDir(options.run_dir.expanduser().absolute())
+    run = RunDir(resolved(options.run_dir))
     try:
         if options.once:
             _tell_once(run, _config(run))

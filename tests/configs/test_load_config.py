@@ -374,3 +374,8 @@ def test_keys_that_leave_the_loss_alone_may_change(write: Write, override: str) 
     old, new = load_config(path), load_config(path, [override])
     assert config_differences(old, new)
     assert fixed_differences(old, new) == []
+
+
+def test_a_home_of_nobody_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="~nobodyknows/x: there is no user nobodyknows"):
+        RunConfig(run_dir=Path("~nobodyknows/x")).resolved_run_dir()
