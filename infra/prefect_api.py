@@ -10,8 +10,8 @@ import httpx
 
 from configs.errors import DeployError
 
-MINIMUM_VERSION = (3, 4)
-"""Older ones lack parts of what `overland deploy` sets up."""
+MINIMUM_VERSION = (3, 9)
+"""That of the oldest client that is used here; older servers refuse some of what it sends."""
 
 
 @dataclass(frozen=True)

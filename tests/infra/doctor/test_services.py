@@ -75,7 +75,7 @@ def test_prefect(serve: Serve) -> None:
 
     same, clock = check_prefect(STOP, serve(200, b'"3.9.0"'), {}, "3.9.1")
     assert (same.status, clock.status) == (Status.OK, Status.OK)
-    older, _ = check_prefect(STOP, serve(200, b'"3.5.0"'), {}, "3.9.1")
+    older, _ = check_prefect(STOP, serve(200, b'"3.9.4"'), {}, "3.10.1")
     assert (older.status, "older than the Prefect here" in older.sentence) == (Status.WARNING, True)
     (too_old,) = check_prefect(STOP, serve(200, b'"2.20.3"'), {}, "3.9.1")
     assert (too_old.status, "too old" in too_old.sentence) == (Status.FAILED, True)

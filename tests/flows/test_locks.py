@@ -1,0 +1,34 @@
+"""One live flow a stage; and a flow that waits for the one before it."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from configs.errors import RunDirectoryError
+from configs.files import file_lock
+from configs.rundir import RunDir
+from flows.locks import held, holds
+
+
+def test_a_second_flow_is_refused_or_waits(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    first_is_over, second_is_in = threading.Event(), threading.Event()
+
+    def second() -> None:
+        with held(run, "pretrain", wait=True):
+            assert first_is_over.is_set()
+            second_is_in.set()
+
+    with file_lock(run.locks_dir / "pretrain"):
+        with pytest.raises(RunDirectoryError, match="in use by a live run"), held(run, "pretrain"):
+            pass
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert not second_is_in.wait(1.5)
+        first_is_over.set()
+    assert second_is_in.wait(30)
+    thread.join()
+    assert not holds(run, "pretrain")
