@@ -15,6 +15,7 @@ from tasks.evaluate.schedule_types import Worker, WorkItem
 
 _COARSE_SHARE = 0.001
 """Below this share of the bound a single request's length makes no difference worth computing."""
+_MOST_PREFIXES = 200
 _PIGEONS = 40
 """Beyond so many requests a worker, one more makes less than 1/40 of a difference."""
 
@@ -113,17 +114,17 @@ def _gpu_bound_s(items: Sequence[WorkItem], ready_s: Sequence[float], known_s: f
     longest_s = max((item.request_s for item in ordered), default=0.0)
     if longest_s <= _COARSE_SHARE * max(best_s, known_s):
         return best_s
-    units: list[Units] = []
-    for at, (item, total_s) in enumerate(zip(ordered, totals_s, strict=True)):
-        tail_s = item.metric_s / item.metric_parts
-        units.append((item.request_s, item.requests))
+    every = max(len(ordered) // _MOST_PREFIXES, 1)
+    for at in range(len(ordered) - 1, -1, -every):
+        tail_s = ordered[at].metric_s / ordered[at].metric_parts
         # A later task's request that is longer than its deadline is later begins before this one's.
         begun_s = sum(
             later.requests
             * max(later.request_s - tail_s + later.metric_s / later.metric_parts, 0.0)
             for later in ordered[at + 1 :]
         )
-        fluid_s = fluid_end_s(total_s + begun_s, ready_s)
+        fluid_s = fluid_end_s(totals_s[at] + begun_s, ready_s)
+        units = ((item.request_s, item.requests) for item in ordered[: at + 1])
         packed_s = ready_s[0] + pigeonhole_s(units, len(ready_s))
         best_s = max(best_s, fluid_s + tail_s, packed_s + tail_s)
     return best_s
@@ -168,11 +169,13 @@ def _cpu_bound_s(
     starts_s = sorted(head for head, item in measured for _ in range(item.metric_parts))
     all_s = sum(item.metric_s for _, item in measured)
     best_s = max(best_s, fluid_end_s(all_s, starts_s[:cpu_cores]))
-    total_s, units = 0.0, []
-    for head, item in sorted(measured, key=lambda pair: -pair[0]):
-        total_s += item.metric_s
-        units.append((item.metric_s / item.metric_parts, item.metric_parts))
-        best_s = max(best_s, head + total_s / cpu_cores, head + pigeonhole_s(units, cpu_cores))
+    ordered = sorted(measured, key=lambda pair: -pair[0])
+    totals_s = list(accumulate(item.metric_s for _, item in ordered))
+    for at in range(len(ordered) - 1, -1, -max(len(ordered) // _MOST_PREFIXES, 1)):
+        head_s = ordered[at][0]
+        parts_s = ((i.metric_s / i.metric_parts, i.metric_parts) for _, i in ordered[: at + 1])
+        packed_s = max(totals_s[at] / cpu_cores, pigeonhole_s(parts_s, cpu_cores))
+        best_s = max(best_s, head_s + packed_s)
     return best_s
 
 

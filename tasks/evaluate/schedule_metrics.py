@@ -38,11 +38,11 @@ def run_metrics(
 
 
 def latest_infer_ends_s(
-    items: Sequence[WorkItem], order: Sequence[int], cpu_cores: int, end_s: float
+    items: Sequence[WorkItem], order: Sequence[int] | None, cpu_cores: int, end_s: float
 ) -> list[float]:
     """By when each task must be inferred so that all metrics are done at `end_s`, if metrics start in
-    `order` (positions of items)."""
-    if cpu_cores >= sum(item.metric_parts for item in items if item.metric_s > 0):
+    `order` (positions of items); None: as if each had a core to itself."""
+    if order is None or cpu_cores >= sum(item.metric_parts for item in items if item.metric_s > 0):
         return [end_s - item.metric_s / item.metric_parts for item in items]
     cores = [-end_s] * cpu_cores  # Filled from the end: the latest free moment first.
     deadlines_s = [end_s] * len(items)

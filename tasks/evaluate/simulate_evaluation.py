@@ -14,7 +14,6 @@ from configs.evaluation_simulation import (
     BoundParts,
     EvaluationSetting,
     EvaluationSimulation,
-    PolicyResult,
 )
 from tasks.evaluate.schedule import plan_shards
 from tasks.evaluate.schedule_bound import lower_bound
@@ -54,6 +53,10 @@ def simulate_policies(
         "opencompass_size": size,
         "opencompass_num_worker": num_worker,
     }
+    defaults = {
+        "opencompass_size_default": size_default,
+        "opencompass_num_worker_default": num_worker_default,
+    }
     bound_s = plan.lower_bound_s
     parts = lower_bound(items, plan.workers, setting.cpu_cores)
     return EvaluationSimulation(
@@ -73,14 +76,10 @@ def simulate_policies(
         speedup_at_bound={name: result.makespan_s / bound_s for name, result in others.items()},
         shards=len(plan.shards),
         bound=BoundParts(**parts.model_dump()),
-        policies={"ours": ours, **others, **_defaults(size_default, num_worker_default)},
+        policies={"ours": ours, **others, **{k: v for k, v in defaults.items() if v is not None}},
         setting=setting,
         workload=workload,
     )
-
-
-def _defaults(size: PolicyResult, num_worker: PolicyResult) -> dict[str, PolicyResult]:
-    return {"opencompass_size_default": size, "opencompass_num_worker_default": num_worker}
 
 
 def plan_evaluation(

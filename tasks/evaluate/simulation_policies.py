@@ -18,9 +18,12 @@ Slice = tuple[int, int]
 """Position of a task, and how many of its requests."""
 
 DEFAULT_TASK_SIZE = 40_000
-_TASK_SIZES = tuple(DEFAULT_TASK_SIZE * 2**power for power in range(-8, 7))
+_TASK_SIZES = tuple(int(DEFAULT_TASK_SIZE * 2.0**power) for power in range(-8, 48))
+_SIZES_TRIED = 15
 _MIN_TASK_SIZE = 16
 _WORKERS_A_GPU = (1, 2, 3)
+_MOST_TRIALS = 50_000
+"""More slices than this are not tried: no tool would be used like that."""
 
 
 def per_task(tasks: Sequence[SimulatedTask], setting: EvaluationSetting) -> PolicyResult:
@@ -50,8 +53,9 @@ def per_task(tasks: Sequence[SimulatedTask], setting: EvaluationSetting) -> Poli
 
 def opencompass_size(
     tasks: Sequence[SimulatedTask], setting: EvaluationSetting
-) -> tuple[PolicyResult, PolicyResult]:
-    """SizePartitioner: the best over max_task_size and strategy, and its defaults."""
+) -> tuple[PolicyResult, PolicyResult | None]:
+    """SizePartitioner: the best over max_task_size and strategy, and its defaults where it can run."""
+    sizes = [size for size in _TASK_SIZES if _can_split(tasks, size)][:_SIZES_TRIED]
     results = {
         (size, merge): _infer_then_eval(
             tasks,
@@ -59,11 +63,18 @@ def opencompass_size(
             size_partition(tasks, size, merge=merge),
             f"max_task_size={size}, strategy={'heuristic' if merge else 'split'}",
         )
-        for size in _TASK_SIZES
+        for size in sizes
         for merge in (True, False)
-        if all(size >= task.cost_factor for task in tasks)
     }
-    return _best(list(results.values())), results[DEFAULT_TASK_SIZE, True]
+    return _best(list(results.values())), results.get((DEFAULT_TASK_SIZE, True))
+
+
+def _can_split(tasks: Sequence[SimulatedTask], size: int) -> bool:
+    """Whether the tool would not refuse, and does not make more slices than are of use."""
+    costs = [task.cost_factor * task.item.requests for task in tasks]
+    return all(size >= task.cost_factor for task in tasks) and (
+        sum(max(cost / size, 1) for cost in costs) <= max(_MOST_TRIALS, 2 * len(tasks))
+    )
 
 
 def opencompass_num_worker(
@@ -79,6 +90,7 @@ def opencompass_num_worker(
         )
         for factor in _WORKERS_A_GPU
         for merge in (True, False)
+        if (factor == 1 and merge) or factor * setting.gpus * len(tasks) <= _MOST_TRIALS
     ]
     return _best(results), results[0]
 

@@ -14,6 +14,8 @@ from configs.errors import InputError
 from tasks.evaluate.schedule_types import WorkItem
 
 BENCHMARKS = Path(__file__).with_name("benchmark_sizes.yaml")
+MOST_TASKS = 5_000
+MOST_REQUESTS = 10**9
 COLUMNS = ("task", "requests", "infer_s", "metric_s")
 _GENERATION_FACTOR = 20
 _LONG_FACTOR = 10
@@ -70,6 +72,10 @@ def read_workload(path: Path) -> list[SimulatedTask]:
         what = f"has no column {missing[0]}" if rows else "has no rows below its first line"
         raise InputError(f"--workload {path} {what}: its columns must be {', '.join(COLUMNS)}")
     tasks = [_row(path, line, row) for line, row in enumerate(rows, start=2)]
+    if len(tasks) > MOST_TASKS:
+        raise InputError(
+            f"--workload {path} has {len(tasks):,} tasks: give it at most {MOST_TASKS:,}"
+        )
     seen: set[str] = set()
     for task in tasks:
         if task.item.task in seen:
@@ -86,9 +92,10 @@ def _row(path: Path, line: int, row: dict[str | None, Any]) -> SimulatedTask:
     if not values["task"]:
         raise InputError(f"{where}: the task has no name")
     requests = _number(where, "requests", values["requests"])
-    if requests != int(requests) or requests < 1:
+    if requests != int(requests) or not 1 <= requests <= MOST_REQUESTS:
         raise InputError(
-            f"{where}: requests must be a whole number from 1 on; it is {values['requests']}"
+            f"{where}: requests must be a whole number from 1 to {MOST_REQUESTS:,};"
+            f" it is {values['requests']}"
         )
     infer_s = _number(where, "infer_s", values["infer_s"])
     metric_s = _number(where, "metric_s", values["metric_s"])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs.errors import EvaluationError
+from configs.rundir import read_record, write_record
 from tasks.evaluate.schedule import (
     PlanOptions,
     SchedulePlan,
@@ -21,6 +23,7 @@ from tasks.evaluate.schedule import (
 from tasks.evaluate.schedule_again import plan_checkpoints
 from tasks.evaluate.schedule_bound import lower_bound
 from tasks.evaluate.schedule_bound_packed import packed_bound_s
+from tasks.evaluate.schedule_bound_patterns import patterns_bound_s
 
 READY_S = 5.0
 
@@ -163,7 +166,8 @@ def test_the_bound_is_not_above_the_best_plan(seed: int) -> None:
     best_s = best_makespan_s(items, 2, cores)
     bound_s = lower_bound(items, workers(2), cores).total_s
     assert bound_s <= best_s + 1e-9
-    assert packed_bound_s(items, workers(2), cores, bound_s, 2 * best_s) <= best_s * (1 + 2e-3)
+    assert packed_bound_s(items, workers(2), cores, bound_s, 2 * best_s) <= best_s * (1 + 1e-6)
+    assert patterns_bound_s(items, workers(2), bound_s, 2 * best_s) <= best_s * (1 + 1e-6)
     plan = plan_shards(items, workers(2), cpu_cores=cores)
     assert best_s * (1 - 1e-9) <= plan.makespan_s <= 1.25 * best_s
 
@@ -204,3 +208,20 @@ def test_impossible_machines_are_refused() -> None:
         plan_shards([WorkItem("a", 1, 1.0, 0.0)], [], cpu_cores=1)
     with pytest.raises(EvaluationError, match="twice"):
         plan_shards([WorkItem("a", 1, 1.0, 0.0)] * 2, workers(1), cpu_cores=1)
+
+
+def test_overheads_alone_are_planned() -> None:
+    """Requests that take no time, on workers that are ready: the bound is 0, the plan is not."""
+    items = [WorkItem("instant", 10, 0.0, 0.0)]
+    options = PlanOptions(shard_overhead_s=1.0)
+    plan = plan_shards(items, workers(2, ready_s=0.0), cpu_cores=1, options=options)
+    check(plan, items)
+    assert (plan.lower_bound_s, plan.makespan_s) == (0.0, 1.0)
+    assert plan_shards([], workers(1), cpu_cores=1).makespan_s == 0.0
+
+
+def test_a_plan_is_a_file(tmp_path: Path) -> None:
+    items = [WorkItem("a", 10, 20.0, 3.0), WorkItem("b", 5, 1.0, 0.0)]
+    plan = plan_shards(items, workers(2), cpu_cores=1)
+    write_record(tmp_path / "schedule.json", plan)
+    assert read_record(tmp_path / "schedule.json", SchedulePlan) == plan
