@@ -17,6 +17,7 @@ import yaml
 from configs.errors import ConfigError
 from configs.files import write_text
 from tasks.evaluate.catalog import CatalogEntry, FunctionTag, file_name
+from tasks.evaluate.metrics import check_metrics
 from tasks.evaluate.offline import network_allowed
 
 # Loaders of the datasets library that read files and need no download.
@@ -24,7 +25,8 @@ _FILE_LOADERS = {"json", "csv", "text", "parquet", "arrow", "pandas", "xml"}
 
 
 def check_entry(entry: CatalogEntry) -> None:
-    """Raise ConfigError when the task cannot run here: a missing data file, or no network."""
+    """Raise ConfigError when the task cannot run here: a data file or metric is missing, or no network."""
+    check_metrics(entry)
     for pattern in _strings(_local_kwargs(entry, None).get("data_files")):
         if "://" not in pattern and not glob.glob(pattern, recursive=True):  # noqa: PTH207 (may be absolute)
             raise ConfigError(

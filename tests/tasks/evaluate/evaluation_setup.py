@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import shutil
 import sys
@@ -10,9 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from configs.records import ExportRecord
 from configs.rundir import EvaluationDir, RunDir, write_record
 from configs.schema import EvaluateConfig
+from tasks.evaluate.catalog import OWN_TASKS_DIR
 
 REPOSITORY = Path(__file__).parents[3]
 STEP = 200
@@ -166,3 +170,44 @@ def prepare_evaluation(run: RunDir, model_dir: Path, **config: Any) -> Evaluatio
 def stage_command(name: str, run: RunDir) -> list[str]:
     """`python -m tasks.evaluate.NAME RUN_DIR STEP`."""
     return [sys.executable, "-m", f"tasks.evaluate.{name}", str(run.path), str(STEP)]
+
+
+def lm_eval_results(
+    model_dir: Path,
+    data_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    names: Iterable[str],
+    limit: int | None,
+) -> dict[str, dict[str, Any]]:
+    """What `simple_evaluate` says with the model itself, task by task, on the original YAML files."""
+    import lm_eval.evaluator
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    monkeypatch.chdir(data_dir)  # Where relative data files are.
+    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
+    # Describing the machine takes seconds and changes no score.
+    monkeypatch.setattr(lm_eval.evaluator, "add_env_info", lambda storage: None)
+    model = HFLM(pretrained=str(model_dir), device="cpu", dtype="float32", batch_size=1)
+    folders = [OWN_TASKS_DIR, data_dir]
+    manager = TaskManager(include_path=[str(f) for f in folders], include_defaults=False)
+    results: dict[str, dict[str, Any]] = {}
+    for name in names:
+        answer = lm_eval.evaluator.simple_evaluate(
+            model=model, tasks=[name], task_manager=manager, limit=limit, bootstrap_iters=200
+        )
+        results |= answer["results"]
+    return results
+
+
+def as_scores(results: dict[str, dict[str, Any]]) -> dict[tuple[str, str], tuple[Any, ...]]:
+    """(task, metric) -> value, standard error, samples, out of lm-eval's results."""
+    scores = {}
+    for task, metrics in results.items():
+        for key, value in metrics.items():
+            metric, comma, filter_name = key.partition(",")
+            if comma and not metric.endswith("_stderr"):
+                stderr = metrics[f"{metric}_stderr,{filter_name}"]
+                known = stderr != "N/A" and not math.isnan(stderr)
+                scores[task, key] = (value, stderr if known else None, metrics["sample_len"])
+    return scores

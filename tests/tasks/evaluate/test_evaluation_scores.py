@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluation_setup import ALL_KINDS, REPOSITORY, STEP
+from evaluation_setup import ALL_KINDS, REPOSITORY, STEP, as_scores, lm_eval_results
 
 from configs.errors import EvaluationError
 from configs.rundir import EvaluationDir, RunDir
-from tasks.evaluate.catalog import OWN_TASKS_DIR
 from tasks.evaluate.plan import read_plan
 from tasks.evaluate.score import score
 
@@ -46,43 +44,6 @@ pytestmark = pytest.mark.slow
 Rows = list[dict[str, Any]]
 
 
-def lm_eval_results(
-    model_dir: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, dict[str, Any]]:
-    """What `simple_evaluate` says with the model itself, task by task, on the original YAML files."""
-    import lm_eval.evaluator
-    from lm_eval.models.huggingface import HFLM
-    from lm_eval.tasks import TaskManager
-
-    monkeypatch.chdir(data_dir)  # Where relative data files are.
-    monkeypatch.setenv("DISABLE_MULTIPROC", "1")
-    # Describing the machine takes seconds and changes no score.
-    monkeypatch.setattr(lm_eval.evaluator, "add_env_info", lambda storage: None)
-    model = HFLM(pretrained=str(model_dir), device="cpu", dtype="float32", batch_size=1)
-    folders = [OWN_TASKS_DIR, data_dir]
-    manager = TaskManager(include_path=[str(f) for f in folders], include_defaults=False)
-    results: dict[str, dict[str, Any]] = {}
-    for name in ALL_KINDS:
-        answer = lm_eval.evaluator.simple_evaluate(
-            model=model, tasks=[name], task_manager=manager, limit=4, bootstrap_iters=200
-        )
-        results |= answer["results"]
-    return results
-
-
-def as_scores(results: dict[str, dict[str, Any]]) -> dict[tuple[str, str], tuple[Any, ...]]:
-    """(task, metric) -> value, standard error, samples, out of lm-eval's results."""
-    scores = {}
-    for task, metrics in results.items():
-        for key, value in metrics.items():
-            metric, comma, filter_name = key.partition(",")
-            if comma and not metric.endswith("_stderr"):
-                stderr = metrics[f"{metric}_stderr,{filter_name}"]
-                known = stderr != "N/A" and not math.isnan(stderr)
-                scores[task, key] = (value, stderr if known else None, metrics["sample_len"])
-    return scores
-
-
 def test_scores_equal_simple_evaluate_and_need_no_torch(
     inferred: EvaluationDir,
     all_kinds_run: RunDir,
@@ -102,7 +63,9 @@ def test_scores_equal_simple_evaluate_and_need_no_torch(
     scores = inferred.scores()
     assert scores is not None
     ours = {(row.task, row.metric): (row.value, row.stderr, row.samples) for row in scores.scores}
-    expected = as_scores(lm_eval_results(tiny_model, all_kinds_run.heldout_dir, monkeypatch))
+    expected = as_scores(
+        lm_eval_results(tiny_model, all_kinds_run.heldout_dir, monkeypatch, ALL_KINDS, limit=4)
+    )
     assert ours == expected
     assert {"suite", "shots", "heldout_continuation"} <= {task for task, _ in ours}
     assert ("repeats", "exact_match,vote") in ours
