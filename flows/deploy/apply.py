@@ -23,7 +23,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
 from configs.errors import DeployError
 from flows.deploy.automations import automations
-from flows.deploy.wanted import WantedDeployment, WantedSchedule
+from flows.deploy.wanted import WantedDeployment, WantedSchedule, without_empty_definitions
 
 POOL_TYPE = "process"
 
@@ -228,6 +228,7 @@ def _current_fields(found: DeploymentResponse) -> dict[str, Any]:
     return {
         **found.model_dump(mode="json"),
         "tags": sorted(found.tags),
+        "parameter_openapi_schema": without_empty_definitions(found.parameter_openapi_schema),
         "concurrency_limit": limit.limit if limit else None,
         "concurrency_options": options.model_dump(mode="json", exclude_none=True)
         if options

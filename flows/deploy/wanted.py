@@ -116,6 +116,11 @@ def deployment_of_run(
     return replace(pipeline, name=config.name, fields=fields, schedules=schedules, triggers=())
 
 
+def without_empty_definitions(schema: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Some of Prefect's ways to a server leave them out, others do not."""
+    return {k: v for k, v in (schema or {}).items() if k != "definitions" or v}
+
+
 def _filled_in(value: Any) -> Any:
     """With the folder in the place of its variable, as `prefect deploy` does it."""
     if isinstance(value, str):
@@ -159,7 +164,9 @@ def _deployment(path: Path, entry: Any, pull: list[Any]) -> WantedDeployment:
             "concurrency_limit": limits.get("limit"),
             "concurrency_options": {k: v for k, v in limits.items() if k != "limit"} or None,
             "enforce_parameter_schema": True,
-            "parameter_openapi_schema": parameter_schema(flow).model_dump(mode="json"),
+            "parameter_openapi_schema": without_empty_definitions(
+                parameter_schema(flow).model_dump(mode="json")
+            ),
         },
         schedules=tuple(_schedule(where, value) for value in entry.get("schedules") or []),
         triggers=tuple(
