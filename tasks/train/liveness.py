@@ -66,6 +66,10 @@ class Liveness:
                 self._last_step_at = None
         self.last_sign_of_life = now
 
+    def waits_for_nodes(self, now: float) -> None:
+        """The job is queued: its silence counts from when it runs."""
+        self.last_sign_of_life = now
+
     def _see_step(self, event: StepEvent) -> None:
         train = self.config.train
         if self._last_step_at is not None and event.time >= self._last_step_at:

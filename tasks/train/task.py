@@ -170,6 +170,8 @@ def _watch(
                 _announce_checkpoint(config, event)
         if status.state.final:
             return status
+        if status.state is JobState.PENDING:
+            liveness.waits_for_nodes(time.monotonic())
         if liveness.hung(time.monotonic()) and _does_hang(config, launcher, handle, liveness):
             _end_hung_job(attempt, launcher, handle, liveness.limit_s)
             return launcher.poll(handle)

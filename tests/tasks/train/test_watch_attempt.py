@@ -7,8 +7,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +20,7 @@ from configs.records import AttemptRecord
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RecoveryConfig, RunConfig
 from infra import interrupt
-from infra.launch.base import JobHandle, JobSpec, JobState
+from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
 from infra.launch.local import LocalLauncher
 from tasks.train.task import cancel_attempt, watch_attempt
 
@@ -176,3 +178,27 @@ def test_without_a_job_there_is_nothing_to_cancel(tmp_path: Path, attempt: Attem
     attempt.path.mkdir(parents=True)
     cancel_attempt(config, why="early")
     assert list(attempt.path.iterdir()) == []
+
+
+class Queue(LocalLauncher):
+    """The local launcher with a queue, as schedulers have one: a job shows as pending for a while."""
+
+    def __init__(self, waits_s: float) -> None:
+        super().__init__()
+        self._runs_at = time.monotonic() + waits_s
+
+    def poll(self, handle: JobHandle) -> JobStatus:
+        status = super().poll(handle)
+        is_queued = time.monotonic() < self._runs_at and not status.state.final
+        return replace(status, state=JobState.PENDING) if is_queued else status
+
+
+def test_time_in_a_queue_is_no_silence(
+    monkeypatch: pytest.MonkeyPatch, attempt: AttemptDir, job: JobHandle
+) -> None:
+    waits_s, startup_timeout_s = 4.0, 1.0
+    monkeypatch.setattr("tasks.train.task.make_launcher", lambda _: Queue(waits_s))
+    started = time.monotonic()
+    record = watch(attempt, startup_timeout_s=startup_timeout_s)
+    assert record.hung, "it says nothing once it runs"
+    assert time.monotonic() - started > waits_s + startup_timeout_s
