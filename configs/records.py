@@ -203,7 +203,9 @@ class EvaluationScores(Record):
     plan_sha256: str
     export_s: float = 0.0
     infer_s: float = 0.0
+    """Wall time in which a worker loaded the model or answered."""
     score_s: float = 0.0
+    """Wall time of scoring beside that: targets are scored while others are answered."""
     started_at: float = 0.0
     ended_at: float = 0.0
 

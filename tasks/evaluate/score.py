@@ -31,7 +31,7 @@ from tasks.evaluate.planning import plan_anew
 from tasks.evaluate.responses import Pending, refuse_foreign
 from tasks.evaluate.score_target import read_target, score_target, target_path
 from tasks.evaluate.shards import TaskRows
-from tasks.evaluate.times import Done, read_times
+from tasks.evaluate.times import Done, covered_s, read_times
 
 _LOOK_S = 0.05
 
@@ -117,6 +117,7 @@ def _why(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> str:
 def _write_scores(evaluation: EvaluationDir, plan: EvaluationPlan) -> EvaluationScores:
     targets = [read_target(evaluation, plan, target) for target in plan.targets]
     times = read_times(evaluation)
+    infer = [t for t in times if t.kind in ("load", "shard")]
     export = read_record(evaluation.export_path, ExportRecord)
     began = export.started_at if export else min((t.started_at for t in times), default=time.time())
     record = EvaluationScores(
@@ -126,8 +127,8 @@ def _write_scores(evaluation: EvaluationDir, plan: EvaluationPlan) -> Evaluation
         checkpoint=plan.checkpoint,
         plan_sha256=plan.sha256(),
         export_s=export.ended_at - export.started_at if export else 0.0,
-        infer_s=sum(t.time_s for t in times if t.kind in ("load", "shard")),
-        score_s=sum(scores.score_s for scores in targets if scores is not None),
+        infer_s=covered_s(infer),
+        score_s=covered_s([t for t in times if t.kind == "score"], beside=infer),
         started_at=began,
         ended_at=time.time(),
     )

@@ -6,6 +6,7 @@ These are the actual times that stand beside the plan's expected ones.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Literal
 
 from configs.files import append_json_line, read_json_lines
@@ -44,3 +45,16 @@ def read_times(evaluation: EvaluationDir) -> list[Done]:
         for value, _ in read_json_lines(path)
     ]
     return sorted(done, key=lambda d: d.started_at)
+
+
+def covered_s(times: Iterable[Done], beside: Iterable[Done] = ()) -> float:
+    """Wall time in which any of `times` was done and none of `beside`."""
+    return _union_s([*times, *beside]) - _union_s(beside)
+
+
+def _union_s(times: Iterable[Done]) -> float:
+    total_s, end = 0.0, 0.0
+    for done in sorted(times, key=lambda d: d.started_at):
+        total_s += max(0.0, done.ended_at - max(done.started_at, end))
+        end = max(end, done.ended_at)
+    return total_s
