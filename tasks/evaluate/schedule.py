@@ -8,14 +8,15 @@ last request is answered. Deterministic. The method and the bound are in docs/ev
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from configs.errors import EvaluationError
 from tasks.evaluate.schedule_bound import lower_bound
 from tasks.evaluate.schedule_bound_packed import packed_bound_s
 from tasks.evaluate.schedule_cut import cut_pieces, infer_ends_s
 from tasks.evaluate.schedule_metrics import run_metrics
-from tasks.evaluate.schedule_search import FAR, NEAR, Search, orders
+from tasks.evaluate.schedule_search import FAR, NEAR, Search
+from tasks.evaluate.schedule_sequence import Sequencer
 from tasks.evaluate.schedule_types import (
     PlannedMetric,
     PlannedShard,
@@ -49,19 +50,39 @@ def plan_shards(
     _check(items, workers, cpu_cores)
     cores = list(core_ready_s) or [0.0] * cpu_cores
     bound_s = lower_bound(items, workers, cpu_cores).total_s
-    best: SchedulePlan | None = None
-    for order in orders(items, len(workers), cpu_cores):
-        pieces = Search(items, workers, cpu_cores, options, order).earliest(bound_s)
-        shards = cut_pieces(items, workers, pieces, options)
-        plan = _timed(items, workers, shards, cores, bound_s)
+    best = None
+    for ranks, chains in _sequences(items, workers, cores, bound_s):
+        pieces = Search(items, workers, options, chains).earliest(bound_s)
+        plan = _timed(items, workers, cut_pieces(items, workers, pieces, options), cores, ranks)
         if best is None or plan.makespan_s < best.makespan_s:
             best = plan
         if best.makespan_s <= bound_s * (1 + 2 * NEAR):
             break
     assert best is not None
+    best = best.model_copy(update={"lower_bound_s": bound_s})
     if best.makespan_s > bound_s * (1 + FAR) and not core_ready_s:
         best = best.model_copy(update={"lower_bound_s": _sharper_s(items, best)})
     return best
+
+
+def _sequences(
+    items: Sequence[WorkItem],
+    workers: Sequence[Worker],
+    cores_s: Sequence[float],
+    bound_s: float,
+) -> Iterator[tuple[list[float] | None, list[list[int]] | None]]:
+    """Ranks of metrics, and which follow which, to be tried: as if each metric had a core, and where
+    that is not so, a good order through both stages."""
+    yield None, None
+    if len(cores_s) < sum(item.metric_parts for item in items if item.metric_s > 0):
+        start_s = min(worker.ready_s for worker in workers)
+        sequencer = Sequencer(items, len(workers), cores_s, start_s)
+        order = sequencer.best_order(bound_s)
+        ranks = [0.0] * len(items)
+        for rank, at in enumerate(order):
+            ranks[at] = float(rank)
+        yield ranks, sequencer.chains(order)
+        yield None, sequencer.chains(order)
 
 
 def _timed(
@@ -69,11 +90,11 @@ def _timed(
     workers: Sequence[Worker],
     shards: list[PlannedShard],
     cores_s: Sequence[float],
-    bound_s: float,
+    ranks: Sequence[float] | None,
 ) -> SchedulePlan:
     """The plan of these shards, with its metrics."""
     ends_s = infer_ends_s(items, shards)
-    metrics = run_metrics(items, ends_s, cores_s)
+    metrics = run_metrics(items, ends_s, cores_s, ranks)
     infer_end_s = max(ends_s, default=0.0)
     return SchedulePlan(
         shards=shards,
@@ -82,7 +103,7 @@ def _timed(
         cpu_cores=len(cores_s),
         infer_end_s=infer_end_s,
         makespan_s=max([infer_end_s, *(metric.end_s for metric in metrics)]),
-        lower_bound_s=bound_s,
+        lower_bound_s=0.0,
     )
 
 

@@ -9,12 +9,18 @@ from tasks.evaluate.schedule_types import PlannedMetric, WorkItem
 
 
 def run_metrics(
-    items: Sequence[WorkItem], ready_s: Sequence[float], core_ready_s: Sequence[float]
+    items: Sequence[WorkItem],
+    ready_s: Sequence[float],
+    core_ready_s: Sequence[float],
+    ranks: Sequence[float] | None = None,
 ) -> list[PlannedMetric]:
-    """Give each core, when it is free, the longest metric whose task is inferred."""
+    """Give each core, when it is free, a metric whose task is inferred: the one with the lowest rank,
+    or the longest."""
+    lengths_s = [item.metric_s / item.metric_parts for item in items]
+    ranks = ranks or [-length_s for length_s in lengths_s]
     arrivals = sorted(
-        (ready, -item.metric_s / item.metric_parts, at, part)
-        for at, (item, ready) in enumerate(zip(items, ready_s, strict=True))
+        (ready, rank, at, part)
+        for at, (item, ready, rank) in enumerate(zip(items, ready_s, ranks, strict=True))
         if item.metric_s > 0
         for part in range(item.metric_parts)
     )
@@ -29,8 +35,8 @@ def run_metrics(
         while next_arrival < len(arrivals) and arrivals[next_arrival][0] <= now_s:
             heapq.heappush(waiting, arrivals[next_arrival][1:])
             next_arrival += 1
-        length, at, part = heapq.heappop(waiting)
-        end_s = now_s - length
+        _, at, part = heapq.heappop(waiting)
+        end_s = now_s + lengths_s[at]
         planned.append(PlannedMetric(items[at].task, part, core, now_s, end_s))
         heapq.heappush(cores, (end_s, core))
     planned.sort(key=lambda metric: (metric.start_s, metric.core))
@@ -38,20 +44,17 @@ def run_metrics(
 
 
 def latest_infer_ends_s(
-    items: Sequence[WorkItem], order: Sequence[int] | None, cpu_cores: int, end_s: float
+    items: Sequence[WorkItem], chains: Sequence[Sequence[int]] | None, end_s: float
 ) -> list[float]:
-    """By when each task must be inferred so that all metrics are done at `end_s`, if metrics start in
-    `order` (positions of items); None: as if each had a core to itself."""
-    if order is None or cpu_cores >= sum(item.metric_parts for item in items if item.metric_s > 0):
-        return [end_s - item.metric_s / item.metric_parts for item in items]
-    cores = [-end_s] * cpu_cores  # Filled from the end: the latest free moment first.
-    deadlines_s = [end_s] * len(items)
-    for at in reversed(order):
-        item = items[at]
-        if item.metric_s <= 0:
-            continue
-        for _ in range(item.metric_parts):
-            start_s = -cores[0] - item.metric_s / item.metric_parts
-            heapq.heapreplace(cores, -start_s)
-            deadlines_s[at] = min(deadlines_s[at], start_s)
-    return deadlines_s
+    """By when each task must be inferred so that all metrics are done at `end_s`, if each core runs its
+    chain of metrics (positions of items); None: as if each metric had a core to itself."""
+    lengths_s = [item.metric_s / item.metric_parts for item in items]
+    if chains is None:
+        return [end_s - length_s for length_s in lengths_s]
+    latest_s = [end_s] * len(items)
+    for chain in chains:
+        free_s = end_s
+        for at in reversed(chain):
+            free_s -= lengths_s[at]
+            latest_s[at] = min(latest_s[at], free_s)
+    return latest_s

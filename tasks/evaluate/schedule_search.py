@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from tasks.evaluate.schedule_bound import fluid_end_s, johnson_order
+from tasks.evaluate.schedule_bound import fluid_end_s
 from tasks.evaluate.schedule_fill import MORE_WAYS, WAYS, Costs, Piece, Way, fill
 from tasks.evaluate.schedule_metrics import latest_infer_ends_s
 from tasks.evaluate.schedule_types import PlanOptions, Worker, WorkItem
@@ -27,24 +27,22 @@ _EARLY = (1.0, 1.02, 1.1, 1.3)
 class Search:
     """Looks for the earliest end by which everything fits.
 
-    `order` says in which metrics are to start, where cores are few; None: as if each had its own.
+    `chains` says which metrics follow one another on a core; None: as if each had a core to itself.
     """
 
     def __init__(
         self,
         items: Sequence[WorkItem],
         workers: Sequence[Worker],
-        cpu_cores: int,
         options: PlanOptions,
-        order: Sequence[int] | None,
+        chains: Sequence[Sequence[int]] | None,
     ) -> None:
         self._items = items
         self._ready_s = [worker.ready_s for worker in workers]
-        self._cpu_cores = cpu_cores
         self._costs = Costs.of(options)
         self._size = len(items) * len(workers)
         self._ways: tuple[Way, ...] = WAYS if self._size <= _LARGE else WAYS[:1]
-        self._order = order
+        self._chains = chains
         work_s = sum(item.infer_s for item in items) * (1 + self._costs.per_s)
         overhead_s = options.shard_overhead_s * (len(items) / len(workers) + 1)
         self._infer_s = fluid_end_s(work_s, sorted(self._ready_s)) + overhead_s
@@ -86,16 +84,6 @@ class Search:
         return self._fits(end_s)
 
     def _fits(self, end_s: float, infer_end_s: float = math.inf) -> list[list[Piece]] | None:
-        latest_s = latest_infer_ends_s(self._items, self._order, self._cpu_cores, end_s)
+        latest_s = latest_infer_ends_s(self._items, self._chains, end_s)
         deadlines_s = [min(latest, infer_end_s, end_s) for latest in latest_s]
         return fill(self._items, self._ready_s, deadlines_s, self._costs, self._ways)
-
-
-def orders(
-    items: Sequence[WorkItem], workers: int, cpu_cores: int
-) -> Iterator[Sequence[int] | None]:
-    """Orders of metrics to try: none; and where cores are few, the longest first and Johnson's."""
-    yield None
-    if cpu_cores < sum(item.metric_parts for item in items if item.metric_s > 0):
-        yield sorted(range(len(items)), key=lambda at: -items[at].metric_s / items[at].metric_parts)
-        yield johnson_order(items, workers, cpu_cores)

@@ -36,7 +36,13 @@ def run_plan(
             busy.add(worker)
             busy_s += takes_s
             heapq.heappush(events, (now_s + takes_s, number, worker))
-    metrics = run_metrics(items, [inferred_s[item.task] for item in items], [0.0] * plan.cpu_cores)
+    starts_s = {metric.task: metric.start_s for metric in reversed(plan.metrics)}
+    metrics = run_metrics(
+        items,
+        [inferred_s[item.task] for item in items],
+        [0.0] * plan.cpu_cores,
+        ranks=[starts_s.get(item.task, 0.0) for item in items],
+    )
     return PolicyResult(
         makespan_s=max([end_s, *(metric.end_s for metric in metrics)]),
         infer_end_s=end_s,

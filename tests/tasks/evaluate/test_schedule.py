@@ -135,6 +135,20 @@ def test_plans_end_within_five_percent_of_the_bound(name: str, nodes: int) -> No
     assert plan.makespan_s <= 1.05 * plan.lower_bound_s
 
 
+@pytest.mark.parametrize(("gpus", "cores"), [(2, 2), (8, 4), (8, 1), (3, 8)])
+def test_metrics_that_wait_for_cores_are_planned_too(gpus: int, cores: int) -> None:
+    draw = random.Random(gpus)
+    items = [
+        WorkItem(
+            f"task{at}", draw.randint(20, 500), draw.uniform(5, 60), draw.choice([0.5, 5.0, 40.0])
+        )
+        for at in range(20)
+    ]
+    plan = plan_shards(items, workers(gpus), cpu_cores=cores)
+    check(plan, items)
+    assert plan.makespan_s <= 1.05 * plan.lower_bound_s
+
+
 def best_makespan_s(items: Sequence[WorkItem], gpus: int, cores: int) -> float:
     """The best of all plans, by trying each assignment and each order of requests and metrics."""
     requests = [at for at, item in enumerate(items) for _ in range(item.requests)]
