@@ -34,7 +34,7 @@ from tasks.diagnose.language import Model
 from tasks.diagnose.learned_rules import checked_pattern
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.model_prompts import speaks_to_a_reader
-from tasks.diagnose.redact import redact
+from tasks.diagnose.redact import PrivateKeys, redact
 
 _SEGMENT_LINES = 40
 _MAX_LINE_CHARS = 300
@@ -71,8 +71,11 @@ class Learnt:
 def segments(lines: Iterable[LogLine], known: FilterRules) -> Iterator[list[str]]:
     """Lines that no rule drops and that could be routine, each wording once, in segments. Streams."""
     segment: dict[str, str] = {}
+    keys = PrivateKeys()
     for line in lines:
         body = line.body.strip()
+        if keys.holds(body):
+            continue
         if not body or is_strong(body) or speaks_to_a_reader(body) or known.match(body):
             continue
         segment.setdefault(re.sub(r"\d+", "0", body), redact(body)[:_MAX_LINE_CHARS])

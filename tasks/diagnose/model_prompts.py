@@ -14,12 +14,13 @@ from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
-from tasks.diagnose.redact import redact
+from tasks.diagnose.redact import PrivateKeys, redact
 from tasks.diagnose.retrieval import Neighbour
 
 _MAX_LINE_CHARS = 400
 _MAX_CASE_CHARS = 500
 _TAIL_SHARE = 0.3
+_KEY = "<private-key>"
 
 MEANINGS: dict[str, str] = {
     "NVLinkError": "link between GPUs faulty (Xid 74, NVSwitch SXid)",
@@ -95,7 +96,11 @@ class Excerpt:
     """The lines of a log that a model is shown: redacted, cut to a size, without those meant for it."""
 
     def __init__(self, lines: Sequence[LogLine], max_chars: int) -> None:
-        shown = [redact(line.text.strip())[:_MAX_LINE_CHARS] for line in lines]
+        keys = PrivateKeys()
+        shown = [
+            _KEY if keys.holds(line.body) else redact(line.text.strip())[:_MAX_LINE_CHARS]
+            for line in lines
+        ]
         self.withheld = [i for i, text in enumerate(shown) if speaks_to_a_reader(text)]
         allowed = {i: text for i, text in enumerate(shown) if i not in set(self.withheld)}
         chosen = sorted(_within_size(allowed, max_chars))

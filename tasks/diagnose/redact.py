@@ -31,6 +31,8 @@ _EMAIL = r"\b[A-Za-z0-9._%+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,24}\b"
 _HOME = r"(?P<keep>(?:/home|/Users|/homes|/u|/home/users|\b[A-Za-z]:\\+Users)[/\\]+)(?P<secret>[^/\\\s\"':,;()<>\[\]]+)"
 _USER_NAME = r"(?P<keep>\b(?:USER|LOGNAME|USERNAME|SUDO_USER|SLURM_JOB_USER)\s?=\s?[\"']?)(?P<secret>[\w.-]+)"
 _LONG_WORD = r"[A-Za-z0-9+_=]{40,}"
+_KEY_LINE = r"(?P<keep>^|[\s:|])(?P<secret>[A-Za-z0-9+/]{60,}={0,2})$"
+"""How private keys and certificates stand in files: a log may hold such a line without the first."""
 _IPV4 = r"(?P<keep>^|[^\w.=-])(?P<secret>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})\b"
 
 _NOT_SECRETS = """
@@ -39,7 +41,11 @@ for and
 """
 _NOT_SECRET = frozenset(_NOT_SECRETS.split())
 _LEAST_RANDOM_BITS = 4.2
+_LEAST_BITS_OF_KEY_LINE = 4.6
+"""Paths, which hold slashes too, have fewer."""
 _LEAST_RANDOM_DIGITS = 4
+
+_MAX_LINES_OF_KEY = 200
 
 _Replace = Callable[[Match], str]
 
@@ -49,6 +55,33 @@ def redact(text: str) -> str:
     if "PRIVATE KEY" in text:
         text = compile_pattern(PRIVATE_KEY_BLOCK).sub("<private-key>", text)
     return "\n".join(_redact_line(line) for line in text.split("\n"))
+
+
+class PrivateKeys:
+    """Follows the lines of a log: a private key goes over many, of which only the first names it."""
+
+    def __init__(self) -> None:
+        self._lines_left = 0
+
+    def holds(self, line: str) -> bool:
+        """Whether the line is a piece of a key that began before it."""
+        if "PRIVATE KEY" in line and "-----BEGIN" in line:
+            self._lines_left = 0 if "-----END" in line else _MAX_LINES_OF_KEY
+            return False  # what follows the mark goes with it
+        if self._lines_left == 0:
+            return False
+        self._lines_left -= 1
+        if "-----END" in line:
+            self._lines_left = 0
+            return True
+        words = line.split()
+        # Another rank's line may stand between; a key's own has at most a stamp before it.
+        return bool(words) and len(words) <= 2 and _base64().match(words[-1]) is not None
+
+
+@lru_cache(maxsize=1)
+def _base64() -> Pattern:
+    return compile_pattern(r"^[A-Za-z0-9+/]+={0,2}$")
 
 
 def _redact_line(line: str) -> str:
@@ -72,6 +105,7 @@ def _patterns() -> tuple[list[tuple[Pattern, _Replace]], PatternSet]:
         (_HOME, _after_keep("<user>")),
         (_USER_NAME, _after_keep("<user>")),
         (_IPV4, _public_address),
+        (_KEY_LINE, _key_line),
         (_LONG_WORD, _random_word),
     ]
     compiled = [(compile_pattern(pattern), replace) for pattern, replace in table]
@@ -104,6 +138,11 @@ def _random_word(match: Match) -> str:
     if word.startswith("_Z") or not _mixes_kinds(word) or word.count("_") > len(word) // 12:
         return word
     return "<key>" if _bits_per_character(word) >= _LEAST_RANDOM_BITS else word
+
+
+def _key_line(match: Match) -> str:
+    random = _bits_per_character(match["secret"]) >= _LEAST_BITS_OF_KEY_LINE
+    return f"{match['keep']}<key>" if random else str(match[0])
 
 
 def _public_address(match: Match) -> str:

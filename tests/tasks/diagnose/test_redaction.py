@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import string
 from pathlib import Path
 
@@ -10,6 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.diagnose.cases import packaged_cases
+from tasks.diagnose.filter_rules import FilterRules
+from tasks.diagnose.log_agent import segments
+from tasks.diagnose.logs import LogLine, split_prefix
+from tasks.diagnose.model_prompts import Excerpt
 from tasks.diagnose.redact import redact
 
 # Made up, in the shape of the real ones; joined here so that no scanner takes them for leaked keys.
@@ -96,9 +101,32 @@ def test_private_keys_go_as_a_block_even_when_cut_off() -> None:
     assert "b3Blbn" not in redact(block.partition("-----END")[0])
 
 
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "2025-05-14T13:25:21.798232065Z stderr F "])
+def test_a_private_key_goes_line_by_line_as_a_log_holds_it(prefix: str) -> None:
+    rng = random.Random(5)
+    alphabet = string.ascii_letters + string.digits + "+/"
+    pieces = ["".join(rng.choices(alphabet, k=64)) for _ in range(25)] + ["Qm9vYmFy7g=="]
+    text = ["-----BEGIN PRIVATE KEY-----", *pieces, "-----END PRIVATE KEY-----"]
+    texts = [*(prefix + line for line in [*text, "KeyError: 'lr'"]), "1: shard opened"]
+    lines = [
+        LogLine("x.log", number, *_rank_first(line)) for number, line in enumerate(texts, start=1)
+    ]
+    for shown in (str(Excerpt(lines, 50_000)), "\n".join(*segments(lines, FilterRules([])))):
+        assert not [piece for piece in pieces if piece[:12] in shown]
+        assert "shard opened" in shown
+    assert "KeyError: 'lr'" in str(Excerpt(lines, 50_000))
+    assert not [piece for piece in pieces[:-1] if piece in redact("\n".join(texts[1:26]))]
+
+
+def _rank_first(text: str) -> tuple[int | None, str, str]:
+    rank, body = split_prefix(text)
+    return rank, text, body
+
+
 @pytest.mark.parametrize(
     "line",
     [
+        "/opt/conda/envs/train/lib/python311/sitepackages/torch/nn/modules/module12345",
         "step 100 loss 2.31 tokens/s 118034 tokens: 4096",
         "pad_token: <pad> eos_token_id: 2 bos_token: 1 tokenizer: /data/tok.json",
         "RuntimeError: NCCL error in: ProcessGroupNCCL.cpp:2251, NCCL version 2.21.5",
