@@ -14,6 +14,7 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import Match, Pattern, compile_pattern
 
 _MAX_STRANGERS = 3
+_MAX_LINKS = 100
 _HEADER_TEXT = "Traceback (most recent call last)"
 _HEADER_WORDS = compile_pattern(r"(?:Exception Group |Original )$")
 _IN_REPORT = compile_pattern(r"^\s*traceback : $")
@@ -105,6 +106,8 @@ class Raised:
     """The exception above it in the chain."""
     direct: bool = False
     """`context` is its direct cause, by `raise ... from`."""
+    depth: int = 0
+    """Links above it."""
     in_traceback: bool = True
     """A traceback stood above it; otherwise the line merely looks like an exception's."""
     begun_at: int = 0
@@ -154,12 +157,13 @@ class Raised:
 
     def root(self) -> Raised:
         """The first link of the chain that explains the rest."""
-        if self.context is None:
-            return self
-        tried = self.context.short_name in _BENIGN_CONTEXT or self.context._in(_FALLBACKS)
-        if not self.direct and tried and not self.wrapper:
-            return self
-        return self.context.root()
+        link = self
+        while link.context is not None:
+            tried = link.context.short_name in _BENIGN_CONTEXT or link.context._in(_FALLBACKS)
+            if not link.direct and tried and not link.wrapper:
+                break
+            link = link.context
+        return link
 
 
 class TracebackReader:
@@ -248,13 +252,20 @@ class TracebackReader:
         begun_at = self._begun_at if in_traceback else line.number
         raised = replace(raised, in_traceback=in_traceback, begun_at=begun_at)
         if self._link is not None and in_traceback:
-            raised = replace(raised, context=self._link[0], direct=self._link[1])
+            raised = _behind(raised, *self._link)
         elif not in_traceback and self._above is not None and self._above.wrapper:
             raised = replace(raised, frames=self._above.frames)
         self._link = None
         if in_traceback or self._above is None or raised.frames:
             self._above = raised
         return raised
+
+
+def _behind(raised: Raised, above: Raised, direct: bool) -> Raised:
+    """The next link of a chain. Retries in a loop make chains without end: their middle is left out."""
+    if above.depth >= _MAX_LINKS and above.context is not None:
+        above = above.context
+    return replace(raised, context=above, direct=direct, depth=above.depth + 1)
 
 
 def _is_type(name: str) -> bool:

@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from tasks.diagnose.logs import LogLine
+from tasks.diagnose.logs import MAX_RANKS, LogLine
 
 _HEADER = "Traceback (most recent call last):"
 _ESCAPED_TRACEBACK = f"{_HEADER}\\n"
@@ -33,13 +33,13 @@ def parts_of(line: LogLine) -> list[LogLine]:
 def _error_record(body: str) -> dict[str, Any] | None:
     try:
         record = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):  # no JSON, or nested as no logger nests it
         return None
     return record if isinstance(record, dict) and _is_error(record) else None
 
 
 def _parts_of_record(line: LogLine, record: dict[str, Any]) -> list[LogLine]:
-    rank = next((record[key] for key in _RANK_KEYS if isinstance(record.get(key), int)), None)
+    rank = next((record[key] for key in _RANK_KEYS if _is_rank(record.get(key))), None)
     line = replace(line, rank=rank if line.rank is None else line.rank)
     traceback = next((v for v in record.values() if isinstance(v, str) and _HEADER in v), None)
     kind, text = _first(record, _TYPE_KEYS), _first(record, _TEXT_KEYS)
@@ -51,6 +51,11 @@ def _parts_of_record(line: LogLine, record: dict[str, Any]) -> list[LogLine]:
     message = _first(record, _MESSAGE_KEYS)
     said = f"{kind}: {text or message}" if kind else f"ERROR {message}: {text}".rstrip(": ")
     return [replace(line, body=said)]
+
+
+def _is_rank(value: Any) -> bool:
+    """-1 stands for a process that has not joined yet."""
+    return type(value) is int and 0 <= value < MAX_RANKS
 
 
 def _part(line: LogLine, text: str) -> LogLine:

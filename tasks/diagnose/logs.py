@@ -19,6 +19,8 @@ from tasks.diagnose.sources import Source, blocks_of, rank_of_file
 from tasks.diagnose.times import time_of
 
 MAX_TEXT_CHARS = 4096
+MAX_RANKS = 1_000_000
+"""A larger number is no rank: sets of ranks are kept as bits."""
 _TAIL_CHARS = MAX_TEXT_CHARS // 4
 _CUT = " ... "
 
@@ -31,7 +33,7 @@ _PREFIX = re.compile(
     r"\[(?:rank|default)(\d{1,6})\]:? ?|(\d{1,5}): |\[\d{1,6},(\d{1,6})\]<std(?:err|out)>: ?|"
     r"\(RANK (\d{1,6})\) ?"
 )
-_ACTOR = compile_pattern(r"\((?:[^()]*\brank=(?P<rank>\d+))?[^()]*\bpid=\d+[^()]*\) ?")
+_ACTOR = compile_pattern(r"\((?:[^()]*\brank=(?P<rank>\d{1,6})\b)?[^()]*\bpid=\d+[^()]*\) ?")
 # Behind what a container, a pipe or another launcher puts before every line.
 _INNER_RANK = re.compile(
     r"(?:[^\[\]'\"]{1,80}\[(?:rank|default)(\d{1,6})\]:|[\d\s:.,TZ/+-]{8,40}\[?rank[ _]?(\d{1,6})\]?:?) ?"

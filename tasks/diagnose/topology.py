@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
@@ -58,6 +60,7 @@ _ENDED_WITH_IT = ("Terminated", "Killed")
 _NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
 _TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
 _RANGE = re.compile(r"^(?P<stem>[^\[\]]*)\[(?P<ranges>[\d,-]+)\](?P<rest>.*)$")
+_SPAN = re.compile(r"(?P<low>\d{1,9})(?:-(?P<high>\d{1,9}))?")
 _MAX_HOSTS = 20_000
 _MAX_ADDRESSES = 50_000
 _DOTS_OF_AN_ADDRESS = 3
@@ -141,7 +144,7 @@ class Topology:
 
     def _note_list(self, text: str) -> None:
         for name in expand_hosts(text):
-            if any(c.isdigit() for c in name):
+            if any(c.isdigit() for c in name) and len(self.job_hosts) < _MAX_HOSTS:
                 self._add_host(name)
                 self.job_hosts.add(name)
 
@@ -196,22 +199,20 @@ def most_named(hosts: list[str]) -> str | None:
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Names of a Slurm node list: gpu-[01-03,07],login1."""
-    names: list[str] = []
+    """Names of a Slurm node list: gpu-[01-03,07],login1. At most _MAX_HOSTS: a few digits can be millions."""
+    return list(islice(_hosts_in(text), _MAX_HOSTS))
+
+
+def _hosts_in(text: str) -> Iterator[str]:
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,]*)?", text):
         match = _RANGE.match(part)
         if match is None:
-            names.append(part)
+            yield part
             continue
-        for span in match["ranges"].split(","):
-            low, _, high = span.partition("-")
-            if not low:
-                continue
-            last = min(int(high or low), int(low) + _MAX_HOSTS)
-            names += [
-                f"{match['stem']}{n:0{len(low)}d}{match['rest']}" for n in range(int(low), last + 1)
-            ]
-    return names
+        for span in filter(None, map(_SPAN.fullmatch, match["ranges"].split(","))):
+            low, high = span["low"], span["high"] or span["low"]
+            for number in range(int(low), int(high) + 1):
+                yield f"{match['stem']}{number:0{len(low)}d}{match['rest']}"
 
 
 def _may_be_host(name: str, known: set[str]) -> bool:

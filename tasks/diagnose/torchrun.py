@@ -18,7 +18,10 @@ _TOLD = compile_pattern(r"Received (?:Signals\.)?(?:\d+|SIG\w+) death signal")
 _FAILED = compile_pattern(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: (\d+)\)")
 _ROOT_CAUSE = compile_pattern(r"Root Cause \(first observed failure\)")
 _OTHERS = compile_pattern(r"^(?:Other )?Failures:")
-_FIELD = compile_pattern(r"^\s*(host|rank|exitcode)\s*: (\S+)(?: \(pid: (\d+)\))?")
+_FIELD = compile_pattern(
+    r"^\s*(?:host\s*: (?P<host>\S+)|rank\s*: (?P<rank>\d*)|"
+    r"exitcode\s*: (?P<code>-?\d+)\b(?: \(pid: (?P<pid>\d+)\))?)"
+)
 _RESTART = compile_pattern(
     r"will restart worker group|Rendezvous complete for workers.*restart_count=[1-9]"
 )
@@ -104,16 +107,13 @@ class TorchrunReader:
         return sorted(own, key=lambda f: (not f.first, f.line.number))
 
     def _note_field(self, match: Match, line: LogLine) -> None:
-        name, value, pid = match[1], match[2], match[3]
-        if name == "host":
-            self._host = value
-        elif name == "rank":
-            self._rank = int(value) if value.isdigit() else None
-        elif pid is not None:
-            failure = RankFailure(
-                self._rank, int(value), int(pid), self._host, line, self._in_root_cause
-            )
-            self._add(failure)
+        if match["host"] is not None:
+            self._host = match["host"]
+        elif match["code"] is None:
+            self._rank = int(match["rank"]) if match["rank"] else None
+        elif match["pid"] is not None:
+            code, pid = int(match["code"]), int(match["pid"])
+            self._add(RankFailure(self._rank, code, pid, self._host, line, self._in_root_cause))
 
     def _add(self, failure: RankFailure) -> None:
         """The table names the global rank and host; the line before it was printed first."""

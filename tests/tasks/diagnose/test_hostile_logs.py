@@ -1,0 +1,57 @@
+"""Lines that look like what programs print and are not: none ends a diagnosis, or makes it large or long."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+
+import pytest
+
+from tasks.diagnose.compress import compress
+from tasks.diagnose.diagnose import diagnose_files
+
+TRACEBACK = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'lr'\n"
+DIRECT = "\nThe above exception was the direct cause of the following exception:\n\n"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NODELIST=gpu[1-2-3]",
+        "NODELIST=gpu[-,1-,--7,00000000000000000001]",
+        "  exitcode  : abc (pid: 5)",
+        "  rank      : \N{SUPERSCRIPT TWO} (local_rank: 0)",
+        '{"a":' + "[" * 4000,
+        '{"level": "error", "rank": -1, "message": "not joined yet"}',
+        '{"level": "error", "rank": true, "message": "no number"}',
+        "(Worker rank=99999999999, pid=1) hello",
+        "a1 1: " * 682,
+    ],
+    ids=lambda line: line[:24],
+)
+def test_a_line_of_an_odd_form_hides_no_error(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(f"{line}\n{TRACEBACK}")
+    verdict = diagnose_files([path])
+    assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", 4)
+    assert verdict.faulty_rank is None
+    assert 4 in {kept.number for kept in compress([path]).kept}
+
+
+def test_a_chain_without_end_is_followed_to_its_first_link(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    later = TRACEBACK.replace("KeyError: 'lr'", "ValueError: again")
+    path.write_text(DIRECT.join([TRACEBACK, *[later] * 3000]))
+    verdict = diagnose_files([path])
+    assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", 3)
+
+
+def test_a_node_list_of_billions_takes_bounded_memory(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(f"NODELIST=n[{','.join(['1-999999999'] * 300)}]\n{TRACEBACK}")
+    tracemalloc.start()
+    verdict = diagnose_files([path])
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert verdict.failure_class == "KeyError"
+    assert peak_bytes < 32 << 20
