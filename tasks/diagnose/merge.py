@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tasks.diagnose.findings import Finding
 from tasks.diagnose.progress import Progress
 from tasks.diagnose.scan import Scan
 
@@ -34,19 +35,20 @@ def merge(scans: Sequence[Scan]) -> Scan:
         whole.suspicious = whole.suspicious or part.suspicious
         whole.crashes = {**part.crashes, **whole.crashes}
         whole.ranks |= part.ranks
-        whole.asides += part.asides
-        whole.withdrawn += part.withdrawn
         whole.failed_exit_seen = whole.failed_exit_seen or part.failed_exit_seen
     return whole
 
 
 def _merge_findings(whole: Scan, part: Scan) -> None:
     """Findings keep their order in their part, behind what the whole has read."""
+
+    def later(findings: Sequence[Finding]) -> list[Finding]:
+        return [replace(f, order=f.order + whole.order) for f in findings]
+
     for source, findings in part.by_source.items():
-        whole.by_source[source] = [
-            replace(f, order=f.order + whole.order, reports_before=whole.progress.reports)
-            for f in findings
-        ]
+        whole.by_source[source] = later(findings)
+    whole.asides += later(part.asides)
+    whole.withdrawn += later(part.withdrawn)
     whole.streams.update(part.streams)
     whole.order += part.order
 

@@ -144,6 +144,19 @@ class Progress:
         self.reports += 1
         self._losses.append((line, value))
 
+    def reports_in(self, file: str) -> bool:
+        """Whether the losses that are followed stand in the file."""
+        return self._loss_stream is not None and self._loss_stream[0] == file
+
+    def time_of_report(self, from_end: int) -> tuple[str, float] | None:
+        """File and time of one of the last losses: 1 is the last."""
+        if len(self._losses) < from_end:
+            return None
+        entry = self._losses[-from_end]
+        line = entry[0] if len(entry) == 2 else make_line(*entry)
+        seen = None if line is None else time_of(line.text)
+        return None if line is None or seen is None else (line.file, seen)
+
     def laggards(self) -> set[int]:
         """The ranks whose last reported step is before that of the others, when they are few."""
         if len(self.last_step) < _MIN_REPORTERS:

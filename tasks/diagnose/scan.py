@@ -26,6 +26,8 @@ _STEPS_AFTER_SURVIVED = 3
 _BUFFERED_REPORTS = 60
 _LINES_AFTER_SURVIVED = 40
 """Ordinary lines of a rank's own stream after its error, for the same: a dying process says much."""
+_LONG_AFTER_S = 30.0
+"""By clocks of different nodes, which may differ by less."""
 _LINES_OF_ANNOUNCEMENT = 2
 _WORDS_OF_ITS_OWN_CHARS = 20
 _NOTICES = ("slurm_time_limit", "slurm_preempted")
@@ -178,8 +180,19 @@ class Scan:
     def _reports_after(self, finding: Finding) -> int:
         """Steps or losses that were reported after it, by its own stream or by the first to do so."""
         stream = self.streams[(finding.line.file, finding.line.rank)]
-        reports = self.progress.reports - finding.reports_before
-        return max(stream.steps - finding.steps_before, reports)
+        own = stream.steps - finding.steps_before
+        if self.progress.reports_in(finding.line.file):
+            return max(own, self.progress.reports - finding.reports_before)
+        return max(own, _STEPS_AFTER_SURVIVED) if self._outlived(finding) else own
+
+    def _outlived(self, finding: Finding) -> bool:
+        """Whether another file's losses go on long after it. Only times tell: files are read one by one."""
+        last = self.progress.time_of_report(_STEPS_AFTER_SURVIVED)
+        if last is None or finding.time is None:
+            return False
+        file, reported_at = last
+        ahead_s = self.timeline.skew_s(finding.line.file) - self.timeline.skew_s(file)
+        return reported_at - (finding.time - ahead_s) > _LONG_AFTER_S
 
     def just_before_the_end(self, finding: Finding) -> bool:
         """Whether all reports after it may have been in a buffer that was written as the program ended."""

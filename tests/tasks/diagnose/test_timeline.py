@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.diagnose.diagnose import diagnose_files
+from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
+from tasks.diagnose.logs import read_log
+from tasks.diagnose.merge import merge
+from tasks.diagnose.rules import default_rules
+from tasks.diagnose.scan import Scan
 from tasks.diagnose.timeline import Clock, estimate_skews
 from tasks.diagnose.topology import Topology, expand_hosts
 
@@ -34,6 +38,47 @@ def test_the_first_error_by_the_true_clock_is_the_cause(tmp_path: Path, ahead_s:
     assert (verdict.failure_class, verdict.faulty_rank) == ("KeyError", 1)
     swapped = diagnose_files([early, late])
     assert swapped.failure_class == "KeyError"
+
+
+ERROR = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'lr'\n"
+
+
+def _losses(count: int) -> str:
+    times = (START + timedelta(seconds=10 * n) for n in range(count))
+    return "".join(f"{t:%Y-%m-%d %H:%M:%S} step {n} loss: 2.0\n" for n, t in enumerate(times))
+
+
+@pytest.mark.parametrize("names", [("rank_0", "rank_1"), ("stderr", "stdout"), ("b", "a")])
+def test_losses_in_another_file_do_not_outlive_an_error_by_the_order_of_reading(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    """Of many programs the last rank alone reports, or losses go to stdout and errors to stderr."""
+    failed, reports = (tmp_path / f"{name}.log" for name in names)
+    failed.write_text(ERROR)
+    reports.write_text(_losses(40))
+    parts = [Scan(default_rules()).read(read_log(path)) for path in sorted([failed, reports])]
+    for verdict in (diagnose_files(sorted([failed, reports])), diagnose_scan(merge(parts))):
+        assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", 3)
+
+
+def test_an_error_of_the_reporting_rank_counts_when_parts_are_merged(tmp_path: Path) -> None:
+    quiet, reports = tmp_path / "rank_0.log", tmp_path / "rank_1.log"
+    quiet.write_text("ready\n")
+    reports.write_text(_losses(40) + ERROR)
+    parts = [Scan(default_rules()).read(read_log(path)) for path in (quiet, reports)]
+    verdict = diagnose_scan(merge(parts))
+    assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", 43)
+
+
+@pytest.mark.parametrize(("error_s", "failure_class"), [(100, "Unknown"), (390, "KeyError")])
+def test_by_the_clock_an_error_is_outlived_in_another_file(
+    tmp_path: Path, error_s: int, failure_class: str
+) -> None:
+    failed, reports = tmp_path / "rank_0.log", tmp_path / "rank_1.log"
+    failed.write_text(f"{START + timedelta(seconds=error_s):%Y-%m-%d %H:%M:%S} saving\n{ERROR}")
+    reports.write_text(_losses(40))
+    for files in ([failed, reports], [reports, failed]):
+        assert diagnose_files(files).failure_class == failure_class
 
 
 def test_clocks_are_compared_by_the_steps_that_both_report() -> None:
