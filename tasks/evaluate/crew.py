@@ -27,6 +27,7 @@ from tasks.evaluate.times import Done, record
 from tasks.evaluate.worker import error_path
 
 _LOOK_S = 0.05
+_LEAVE_S = 2.0
 _STAGING_TRIES = 3
 _USELESS_DEATHS = 5
 """Of each worker without a shard done between them: then something is wrong with all."""
@@ -94,11 +95,8 @@ class Crew:
     def attend(self, pending: Pending) -> None:
         """Wait until no shard is pending; workers and precursors that are killed meanwhile are replaced."""
         useless, last = 0, -1
-        while True:
-            left = bool(pending)
+        while pending:
             ended = {name: p for name, p in self._workers.items() if p.poll() is not None}
-            if not left and len(ended) == len(self._workers):
-                return
             for name, process in ended.items():
                 if process.returncode > 0:
                     raise EvaluationError(self._what_it_said(name))
@@ -106,20 +104,24 @@ class Crew:
                     _say(f"worker {name} was ended by signal {-process.returncode}")
                     count = pending.count()
                     useless, last = (useless + 1 if count == last else 1), count
-            if left and useless > _USELESS_DEATHS * len(self._workers):
+            if useless > _USELESS_DEATHS * len(self._workers):
                 raise EvaluationError(
                     "workers are killed again and again before they have answered anything: see the "
                     "job's log; it may be the node's memory"
                 )
-            if left and self._precursor is not None and self._precursor.poll() is not None:
+            if self._precursor is not None and self._precursor.poll() is not None:
                 _say("the precursor was ended; another one holds the model now")
                 self._precursor.communicate()
                 self._precursor = None
                 self._stage()
-            if left:
-                self._replace(ended)
-            for name in ended if not left else ():
-                self._workers.pop(name).communicate()
+            self._replace(ended)
+            time.sleep(_LOOK_S)
+        self._let_workers_leave()
+
+    def _let_workers_leave(self) -> None:
+        """They have nothing to do any more; one that only now loads the model is not waited for."""
+        deadline = time.monotonic() + _LEAVE_S
+        while time.monotonic() < deadline and any(p.poll() is None for p in self._workers.values()):
             time.sleep(_LOOK_S)
 
     def _replace(self, ended: Mapping[str, subprocess.Popen[str]]) -> None:

@@ -6,6 +6,7 @@ Reads, in `evaluations/step_N/`, `config.json` (an EvaluateConfig, written by th
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 from configs.errors import ConfigError, EvaluationError
@@ -106,9 +107,13 @@ class EvaluationPlan(Record):
     bootstrap_iterations: int
     seeds: dict[str, int]
 
+    @functools.cached_property
+    def _sha256(self) -> str:
+        return sha256_of_json(self.model_dump(mode="json"))
+
     def sha256(self) -> str:
         """Hash of all of it."""
-        return sha256_of_json(self.model_dump(mode="json"))
+        return self._sha256
 
     def tasks_of(self, target: str) -> list[TaskPlan]:
         """The tasks of a target."""
