@@ -8,6 +8,7 @@ consequence of what stands above it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tasks.diagnose.logs import LogLine
@@ -148,12 +149,17 @@ class Raised:
         """Whether its innermost frames are such."""
         return any(frames.search(frame) for frame in self.frames[-3:])
 
+    def above(self) -> Iterator[Raised]:
+        """The exceptions above it in the chain, the nearest first."""
+        link = self.context
+        while link is not None:
+            yield link
+            link = link.context
+
     def links(self) -> list[Raised]:
         """The chain from its root to this exception."""
-        root, links = self.root(), [self]
-        while links[-1] is not root and links[-1].context is not None:
-            links.append(links[-1].context)
-        return links[::-1]
+        links = [self, *self.above()]
+        return links[links.index(self.root()) :: -1]
 
     def root(self) -> Raised:
         """The first link of the chain that explains the rest."""
@@ -264,7 +270,7 @@ class TracebackReader:
 def _behind(raised: Raised, above: Raised, direct: bool) -> Raised:
     """The next link of a chain. Retries in a loop make chains without end: their middle is left out."""
     if above.depth >= _MAX_LINKS and above.context is not None:
-        above = above.context
+        above = replace(above, context=above.context.context, depth=above.depth - 1)
     return replace(raised, context=above, direct=direct, depth=above.depth + 1)
 
 

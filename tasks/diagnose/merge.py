@@ -45,8 +45,8 @@ def _merge_findings(whole: Scan, part: Scan) -> None:
     def later(findings: Sequence[Finding]) -> list[Finding]:
         return [replace(f, order=f.order + whole.order) for f in findings]
 
-    for source, findings in part.by_source.items():
-        whole.by_source[source] = later(findings)
+    for stream, by_method in part.found.items():
+        whole.found[stream] = {method: later(found) for method, found in by_method.items()}
     whole.asides += later(part.asides)
     whole.withdrawn += later(part.withdrawn)
     whole.streams.update(part.streams)

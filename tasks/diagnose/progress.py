@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 
+from tasks.diagnose.blocks import without_middle
 from tasks.diagnose.logs import LogLine, make_line
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.sources import Source
@@ -60,6 +62,8 @@ _MIN_REPORTERS = 3
 _MIN_HISTORY = 16
 _MIN_SPIKE = 5
 _SPIKE_RATIO = 1.5
+_USUAL_REPORTS = 64
+"""Losses before a jump that tell what is usual."""
 
 
 @dataclass
@@ -134,7 +138,7 @@ class Progress:
 
     def keep_raw(self, piece: bytes, number: int, source: Source) -> None:
         """A report that is looked at only when nothing else explains the job's end."""
-        self._losses.append((piece, number, source))
+        self._losses.append((without_middle(piece), number, source))
 
     def _note_loss(self, line: LogLine, value: float) -> None:
         stream = (line.file, line.rank)
@@ -220,9 +224,11 @@ class Progress:
         )
         if _MIN_REPORTERS < lost <= len(values) - _MIN_REPORTERS:
             return losses[lost][0]
+        lowest = _lowest_from(values)
         for index in range(_MIN_HISTORY, len(values) - _MIN_SPIKE + 1):
-            before = [v for v in values[max(0, index - 64) : index] if math.isfinite(v)]
-            if before and all(_is_high(v, median(before)) for v in values[index:]):
+            recent = values[max(0, index - _USUAL_REPORTS) : index]
+            before = [v for v in recent if math.isfinite(v)]
+            if before and lowest[index] > _SPIKE_RATIO * max(median(before), 0.0):
                 return losses[index][0]
         return None
 
@@ -261,5 +267,7 @@ def _loss_of(line: LogLine) -> float | None:
     return value
 
 
-def _is_high(value: float, usual: float) -> bool:
-    return not math.isfinite(value) or value > _SPIKE_RATIO * max(usual, 0.0)
+def _lowest_from(values: Sequence[float]) -> list[float]:
+    """The lowest of each value and those behind it; what is no finite number counts as high."""
+    finite = (value if math.isfinite(value) else math.inf for value in reversed(values))
+    return list(accumulate(finite, min))[::-1]

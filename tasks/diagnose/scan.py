@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from tasks.diagnose.classify import finding_of
 from tasks.diagnose.exceptions import Raised, TracebackReader
@@ -86,8 +87,8 @@ class Scan:
     failed_exit_seen: tuple[LogLine, int] | None = None
     """And the number of steps seen before it."""
     streams: dict[Stream, StreamState] = field(default_factory=dict)
-    by_source: dict[tuple[Stream, str], list[Finding]] = field(default_factory=dict)
-    """By stream and method."""
+    found: dict[Stream, dict[str, list[Finding]]] = field(default_factory=dict)
+    """Findings by stream and method."""
     _recent: dict[str, deque[LogLine]] = field(default_factory=dict)
 
     def read(self, lines: Iterable[LogLine]) -> Scan:
@@ -149,8 +150,18 @@ class Scan:
     @property
     def findings(self) -> list[Finding]:
         """All findings that were kept, in the order in which they came."""
-        kept = (finding for source in self.by_source.values() for finding in source)
-        return self.timeline.in_order(kept)
+        return self.timeline.in_order(f for key in self.found for f in self._of_stream(key))
+
+    def _of_stream(self, key: Stream) -> Iterator[Finding]:
+        return chain.from_iterable(self.found.get(key, {}).values())
+
+    def _drop(self, key: Stream, unwanted: Callable[[Finding], bool]) -> None:
+        for findings in self.found.get(key, {}).values():
+            findings[:] = [f for f in findings if not unwanted(f)]
+
+    def _set_aside(self, finding: Finding) -> None:
+        self.asides.append(finding)
+        del self.asides[:-_MAX_FINDINGS_PER_SOURCE]
 
     def fatal(self, role: Role) -> list[Finding]:
         """Findings of a role that were not survived, in order; effects that name a node first."""
@@ -221,8 +232,7 @@ class Scan:
             self.collectives.feed(line)
             handled = says_handled if finding.role == "cause" else says_passing
             if handled(line.body) or self._is_known(line):
-                self.asides.append(finding)
-                del self.asides[:-_MAX_FINDINGS_PER_SOURCE]
+                self._set_aside(finding)
             else:
                 self._keep(finding, key)
         elif line.body.startswith(_CRASH):
@@ -239,7 +249,7 @@ class Scan:
         finding = finding_of(raised, self.rules, self.order)
         if finding is not None:
             self.collectives.feed(finding.line)
-        self._forget(raised.context, key)
+        self._forget(raised, key)
         if finding is None or self._is_known(raised.line):
             return
         left_over = self.progress.completed is not None and stream.handled.in_helper_thread
@@ -248,7 +258,7 @@ class Scan:
             said = says_handled(finding.line.body) or stream.handled.ignored
             handled = finding.role == "cause" and said
         if handled:
-            self.asides.append(finding)
+            self._set_aside(finding)
             return
         stream.handled.last = finding
         if raised.in_traceback:
@@ -260,43 +270,35 @@ class Scan:
         body = line.body.strip()
         return any(body in error or error in body for error in self.handled_errors)
 
-    def _forget(self, raised: Raised | None, key: Stream) -> None:
+    def _forget(self, raised: Raised, key: Stream) -> None:
         """Drop what was noted for exceptions that a longer chain now explains."""
-        lines = set()
-        while raised is not None:
-            lines.add(raised.line)
-            raised = raised.context
-        for source, found in self.by_source.items():
-            if source[0] == key:
-                found[:] = [f for f in found if f.line not in lines]
+        lines = {link.line for link in raised.above()}
+        self._drop(key, lambda finding: finding.line in lines)
 
     def _forget_announcements(self, raised: Raised, key: Stream) -> None:
         """Drop what lines just before the traceback said in the same words."""
-        links = [raised]
-        while links[-1].context is not None:
-            links.append(links[-1].context)
+        links = [raised, *raised.above()]
         begun_at = links[-1].begun_at
         words = [link.message for link in links if len(link.message) >= _WORDS_OF_ITS_OWN_CHARS]
-        for source, found in self.by_source.items():
-            if source[0] == key:
-                found[:] = [
-                    f
-                    for f in found
-                    if not begun_at - _LINES_OF_ANNOUNCEMENT <= f.line.number < begun_at
-                    or not any(said in f.line.body for said in words)
-                    or f.line.body.startswith(raised.type_name)
-                ]
+
+        def announces(finding: Finding) -> bool:
+            line = finding.line
+            return (
+                begun_at - _LINES_OF_ANNOUNCEMENT <= line.number < begun_at
+                and any(said in line.body for said in words)
+                and not line.body.startswith(raised.type_name)
+            )
+
+        self._drop(key, announces)
 
     def _withdraw(self, finding: Finding | None, key: Stream) -> None:
         """The next line says that the error was dealt with."""
         if finding is None:
             return
-        for found in self.by_source.values():
-            kept = [f for f in found if f.line is finding.line]
-            found[:] = [f for f in found if f.line is not finding.line]
-            self.withdrawn += kept
+        self.withdrawn += [f for f in self._of_stream(key) if f.line is finding.line]
         del self.withdrawn[:-_MAX_FINDINGS_PER_SOURCE]
-        self.asides.append(finding)
+        self._drop(key, lambda other: other.line is finding.line)
+        self._set_aside(finding)
 
     def _keep(self, finding: Finding, key: Stream) -> None:
         stream = self.streams[key]
@@ -307,7 +309,7 @@ class Scan:
             lines_before=stream.lines,
             time=self.timeline.time_of_last(self._recent[key[0]]),
         )
-        found = self.by_source.setdefault((key, finding.method), [])
+        found = self.found.setdefault(key, {}).setdefault(finding.method, [])
         if len(found) == _MAX_FINDINGS_PER_SOURCE and self.survived(found[0]):
             found.pop(0)
         if len(found) < _MAX_FINDINGS_PER_SOURCE:

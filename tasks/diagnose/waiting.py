@@ -26,14 +26,14 @@ class Collectives:
     waiting_in: dict[int, int] = field(default_factory=dict)
     """Sequence number of the first collective that timed out on a rank; -1 where it is not said."""
     enqueued: dict[int, int] = field(default_factory=dict)
-    named: list[int] = field(default_factory=list)
-    """Ranks that a barrier names as missing."""
+    named: Counter[int] = field(default_factory=Counter)
+    """How often a barrier names a rank as missing."""
 
     def feed(self, line: LogLine) -> None:
         """Take note of a line about a time-out."""
         text = line.body
         if match := _MISSING.search(text):
-            self.named += [int(rank) for rank in match[1].split(", ")]
+            self.named.update(int(rank) for rank in match[1].split(", "))
         if (rank := _rank_of(line)) is None:
             return
         if match := _ENQUEUED.search(text):
@@ -47,7 +47,7 @@ class Collectives:
         `reported`: ranks with a time-out of their own, by whatever backend.
         """
         if self.named:
-            return {rank for rank, _ in Counter(self.named).most_common(1)}
+            return {rank for rank, _ in self.named.most_common(1)}
         waiting = set(self.waiting_in) | reported
         silent = ranks - waiting
         if len(silent) == 1 or (silent and len(waiting) > _MOST_WAIT * len(ranks | waiting)):

@@ -9,6 +9,9 @@ import pytest
 
 from tasks.diagnose.compress import compress
 from tasks.diagnose.diagnose import diagnose_files
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.rules import default_rules
+from tasks.diagnose.scan import Scan
 
 TRACEBACK = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'lr'\n"
 DIRECT = "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -55,3 +58,30 @@ def test_a_node_list_of_billions_takes_bounded_memory(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert verdict.failure_class == "KeyError"
     assert peak_bytes < 32 << 20
+
+
+def test_a_loop_of_retries_ends_with_what_it_raises(tmp_path: Path) -> None:
+    """A KeyError that is raised while another is handled is its own reason: the last one counts."""
+    path = tmp_path / "job.log"
+    during = "\nDuring handling of the above exception, another exception occurred:\n\n"
+    path.write_text(during.join([TRACEBACK] * 300))
+    assert diagnose_files([path]).root_cause_line == 299 * 6 + 3
+
+
+def test_a_loss_that_rises_for_long_and_comes_back_is_judged_in_one_pass(tmp_path: Path) -> None:
+    """Minutes, when each loss is compared with all behind it."""
+    path, loss = tmp_path / "job.log", 1.0
+    with path.open("w") as file:
+        for step in range(8000):
+            file.write(f"step {step} loss: {loss:.6e}\n")
+            loss *= 1.0 if step < 16 else 1.013
+        file.write("step 8000 loss: 0.5\n")
+    assert diagnose_files([path]).failure_class == "Unknown"
+
+
+def test_errors_that_are_dealt_with_are_not_collected(tmp_path: Path) -> None:
+    lines = (f"WARNING retrying after ConnectionError: {n} of many" for n in range(400))
+    scan = Scan(default_rules()).read(
+        LogLine("x.log", n, None, line, line) for n, line in enumerate(lines, start=1)
+    )
+    assert 0 < len(scan.asides) < 20
