@@ -78,16 +78,22 @@ def in_turn(plan: EvaluationPlan, worker: str) -> Iterator[tuple[TaskPlan, Shard
     ordered = dict.fromkeys([*plan.order, *by_name])  # also those that were done when it was made
     own: list[str] = []
     others: dict[str, list[str]] = {}
+    left_s: dict[str, float] = {}
     for name in ordered:
-        owner = by_name[name][1].worker
-        (own if owner in ("", worker) else others.setdefault(owner, [])).append(name)
+        shard = by_name[name][1]
+        if shard.worker in ("", worker):
+            own.append(name)
+        else:
+            others.setdefault(shard.worker, []).append(name)
+            left_s[shard.worker] = left_s.get(shard.worker, 0.0) + shard.expected_s
     yield from (by_name[name] for name in own)
-
-    def left_s(queue: list[str]) -> float:
-        return sum(by_name[name][1].expected_s for name in queue)
-
-    while queue := max(filter(None, others.values()), key=left_s, default=None):
-        yield by_name[queue.pop()]
+    while left_s:
+        slowest = max(left_s, key=lambda owner: left_s[owner])
+        task, shard = by_name[others[slowest].pop()]
+        left_s[slowest] -= shard.expected_s
+        if not others[slowest]:
+            del left_s[slowest]
+        yield task, shard
 
 
 def _main(evaluation_dir: Path, name: str, crew: str, backend: str) -> int:
