@@ -24,9 +24,9 @@ from tasks.diagnose.compress import compress
 from tasks.diagnose.confirmed import cases_folder, confirm, remember
 from tasks.diagnose.diagnose import diagnose_attempt, diagnose_scan
 from tasks.diagnose.fast import scan_files, size_bytes
-from tasks.diagnose.inputs import STDIN, LogInput, find_inputs
+from tasks.diagnose.inputs import LogInput, find_inputs
 from tasks.diagnose.logs import attempt_log_files
-from tasks.diagnose.sources import Source, source_of
+from tasks.diagnose.sources import STDIN, Source, source_of
 from tasks.diagnose.unsure import look_further
 
 _MAX_COMPRESSED_BYTES = 64 << 20
@@ -66,18 +66,24 @@ def answer(paths: Sequence[str]) -> Iterator[Diagnosis | InputError]:
     for path in paths:
         try:
             inputs = find_inputs([path])
-        except InputError as error:
-            yield error
+        except (InputError, OSError) as error:
+            yield _unreadable(path, error)
             continue
         for log in inputs:
             try:
                 found = diagnose_input(log)
-            except OSError as error:
-                reason = error.strerror or type(error).__name__
-                yield InputError(f"{error.filename or log.name} cannot be read: {reason}")
+            except (InputError, OSError) as error:
+                yield _unreadable(log.name, error)
                 continue
             remember(found.case_id, found.model_dump(by_alias=True))
             yield found
+
+
+def _unreadable(name: str, error: InputError | OSError) -> InputError:
+    if isinstance(error, InputError):
+        return error
+    reason = error.strerror or type(error).__name__
+    return InputError(f"{error.filename or name} cannot be read: {reason}")
 
 
 def confirm_diagnosis(case_id: str, failure_class: str) -> dict[str, Any]:

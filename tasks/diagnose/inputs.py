@@ -13,8 +13,8 @@ from pathlib import Path
 from configs.errors import InputError
 from configs.rundir import AttemptDir, RunDir
 from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.sources import STDIN
 
-STDIN = "-"
 _PART_OF_A_JOB = compile_pattern(
     r"(?i)(?:^|[^a-z])(?:local_?)?(?:ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|"
     r"gpu|dgx|hgx|launcher|supervisor)(?:[^a-z]|$)"
@@ -39,7 +39,7 @@ def find_inputs(paths: Sequence[str]) -> list[LogInput]:
     """The inputs behind the paths, in order; InputError for what is not there or holds no log."""
     found: list[LogInput] = []
     for name in paths:
-        path = Path(name).expanduser()
+        path = _path_of(name)
         if name == STDIN:
             found.append(LogInput(STDIN))
         elif path.is_dir():
@@ -49,6 +49,14 @@ def find_inputs(paths: Sequence[str]) -> list[LogInput]:
         else:
             raise InputError(f"{name} does not exist: give a log file, a directory of logs, or -")
     return found
+
+
+def _path_of(name: str) -> Path:
+    """With ~ as a shell reads it; a name of nobody's home is a path like any other."""
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        return Path(name)
 
 
 def _of_directory(name: str, path: Path) -> list[LogInput]:

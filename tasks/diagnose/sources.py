@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from configs.errors import InputError
 from tasks.diagnose.blocks import BLOCK_BYTES, Block, LineSplitter, decompressed, read_blocks
 
 STDIN = "-"
@@ -55,7 +56,10 @@ def blocks_of(source: Source, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]
         yield from read_blocks(decompressed(_Unbuffered(sys.stdin.buffer)), block_bytes)
         return
     with open(source.path, "rb", buffering=0) as file:
-        yield from read_blocks(decompressed(file), block_bytes)
+        try:
+            yield from read_blocks(decompressed(file), block_bytes)
+        except InputError as error:
+            raise InputError(f"{source.path}: {error}") from error
 
 
 class _Unbuffered:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import subprocess
@@ -86,10 +87,16 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_answered(folder: Path) -> 
     (folder / "a.log").write_text(LOG)
     empty = folder / "empty"
     empty.mkdir()
-    ended = _run("--json", str(folder / "a.log"), str(folder / "gone.log"), str(empty))
+    packed = bytearray(gzip.compress(LOG.encode()))
+    packed[len(packed) // 2 :] = b"\xff" * 64
+    (folder / "damaged.gz").write_bytes(packed)
+    wrong = [str(folder / "damaged.gz"), str(folder / "gone.log"), str(empty), "~no-such-user/log"]
+    ended = _run("--json", *wrong, str(folder / "a.log"))
     assert ended.returncode == 2
     assert [found["class"] for found in _found(ended)] == ["KeyError"]
+    assert "damaged.gz: the compressed log is damaged" in ended.stderr
     assert "gone.log does not exist" in ended.stderr and "empty holds no log" in ended.stderr
+    assert "~no-such-user/log does not exist" in ended.stderr
     assert _run().returncode == 2
 
 
