@@ -17,6 +17,7 @@ from configs.files import read_json_lines
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.redact import redact
 
+CONFIRMED_NAME = "confirmed.jsonl"
 _PACKAGED_NAME = "cases.yaml"
 _ROOT_MARK = ">> "
 _MAX_TEXT_CHARS = 4000

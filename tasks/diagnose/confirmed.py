@@ -12,7 +12,8 @@ from typing import Any
 
 from configs.diagnose_schema import default_store
 from configs.errors import InputError
-from configs.files import append_json_line, read_json_lines
+from configs.files import append_json_line, read_json_lines, resolved
+from tasks.diagnose.cases import CONFIRMED_NAME
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.redact import redact
 
@@ -21,7 +22,7 @@ _MAX_GIVEN_BYTES = 8 << 20
 
 def cases_folder() -> Path:
     """Where cases are kept: $OVERLAND_CASES, else a folder of the user's data."""
-    return default_store()
+    return resolved(default_store())
 
 
 def remember(case_id: str, diagnosis: dict[str, Any]) -> None:
@@ -55,7 +56,7 @@ def confirm(case_id: str, failure_class: str) -> dict[str, Any]:
         "confirmed_at": time.time(),
         "diagnosis": given["diagnosis"],
     }
-    append_json_line(cases_folder() / "confirmed.jsonl", case)
+    append_json_line(cases_folder() / CONFIRMED_NAME, case)
     return case
 
 

@@ -19,13 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import ConfigError
 from configs.files import file_lock, write_text
-from tasks.diagnose.cases import Case, confirmed_cases, packaged_cases
+from tasks.diagnose.cases import CONFIRMED_NAME, Case, confirmed_cases, packaged_cases
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.patterns import Pattern, compile_pattern
 from tasks.diagnose.rules import Rule
 
 FILE_NAME = "learned_rules.yaml"
-_CONFIRMED_NAME = "confirmed.jsonl"
 _MAX_PATTERN_CHARS = 300
 _LEAST_LITERAL_CHARS = 10
 _MAX_RULES = 500
@@ -84,7 +83,7 @@ class RuleBook:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / FILE_NAME
-        self._cases = [*packaged_cases(), *confirmed_cases(folder / _CONFIRMED_NAME)]
+        self._cases = [*packaged_cases(), *confirmed_cases(folder / CONFIRMED_NAME)]
 
     def rules(self) -> list[LearnedRule]:
         """Those that still agree with every case. A missing file holds none."""

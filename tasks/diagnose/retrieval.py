@@ -17,14 +17,13 @@ from typing import Any, cast
 import apsw
 import sqlite_vec  # type: ignore[import-untyped]
 
-from configs.files import file_lock
-from tasks.diagnose.cases import Case, confirmed_cases, packaged_cases
+from configs.files import file_lock, resolved
+from tasks.diagnose.cases import CONFIRMED_NAME, Case, confirmed_cases, packaged_cases
 from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.confirmed import cases_folder
 from tasks.diagnose.embed import Embedding, HashedNgrams, SentenceModel, normalise
 
 _STORE_NAME = "cases.db"
-_CONFIRMED_NAME = "confirmed.jsonl"
 _BUSY_MS = 5000
 _WINDOW_LINES = 1
 _MAX_WINDOWS = 24
@@ -71,7 +70,7 @@ class CaseStore:
         cases = list(packaged_cases())
         if folder is not None:
             known = {case.id for case in cases}
-            new = confirmed_cases(folder / _CONFIRMED_NAME)
+            new = confirmed_cases(folder / CONFIRMED_NAME)
             cases += [case for case in new if case.id not in known]
         self._connection = self._open(cases)
 
@@ -116,7 +115,7 @@ class CaseStore:
         if self.path is not None:
             try:
                 return self._open_file(self.path, cases)
-            except (OSError, apsw.CantOpenError, apsw.ReadOnlyError, apsw.FullError):
+            except (OSError, apsw.Error):  # full, read-only, or storage without locks
                 self.path = None
         connection = _connect(":memory:")
         self._update(connection, cases)
@@ -185,7 +184,7 @@ def open_cases(folder: Path | None = None, model: Path | None = None) -> CaseSto
 
     `model` is a folder with a sentence-embedding model, in place of the built-in embedding.
     """
-    embedding = built_in_embedding() if model is None else SentenceModel(model.expanduser())
+    embedding = built_in_embedding() if model is None else SentenceModel(resolved(model))
     return CaseStore(folder or cases_folder(), embedding)
 
 
