@@ -33,6 +33,8 @@ class SlurmConfig(Section):
     """For jobs that give way to others; None: as `qos`."""
     constraints: str | None = None
     """Node features, as for sbatch."""
+    dependency: str | None = None
+    """Jobs that come before the run's first training job, as for sbatch, like afterok:17."""
     gpus_per_node: NonNegativeInt = 0
     """For training jobs."""
     gpu_type: str | None = None

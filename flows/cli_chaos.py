@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from configs.errors import EXIT_RUN_FAILED, InputError
 from flows.cli_options import Json
+
+if TYPE_CHECKING:
+    from flows.chaos.site import Site
+
+_READY_S = 120.0
+
+
+class Where(StrEnum):
+    """Launchers that trials can run under."""
+
+    LOCAL = "local"
+    SLURM = "slurm"
 
 
 def chaos(
@@ -18,6 +33,16 @@ def chaos(
     seed: Annotated[int, typer.Option(help="All that is random follows from it.")] = 0,
     trial: Annotated[
         int | None, typer.Option(min=1, help="Repeat only this one of the trials.")
+    ] = None,
+    launcher: Annotated[
+        Where,
+        typer.Option(help="Where jobs run; slurm: on a real cluster on this machine."),
+    ] = Where.LOCAL,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            help="With slurm: the folder of a cluster that is up. [default: one of the trials' own]"
+        ),
     ] = None,
     failures: Annotated[
         bool,
@@ -43,22 +68,50 @@ def chaos(
         raise InputError("--classes chooses among failures: give --failures too")
     if failures and trial is not None:
         raise InputError("--trial is of no use with --failures: name the failure with --classes")
-    report = (
-        _failures(classes, seed, folder, json)
-        if failures
-        else _strikes(runs, seed, trial, folder, json)
-    )
+    if failures and launcher is not Where.LOCAL:
+        raise InputError("--failures are caused by the local launcher only")
+    if cluster is not None and launcher is not Where.SLURM:
+        raise InputError("--cluster needs --launcher slurm")
+    if failures:
+        report = _failures(classes, seed, folder, json)
+    else:
+        with _site(launcher, cluster) as site:
+            report = _strikes(runs, seed, trial, folder, json, site)
     if report["failed"]:
         raise typer.Exit(EXIT_RUN_FAILED)
 
 
+@contextmanager
+def _site(launcher: Where, folder: Path | None) -> Iterator[Site]:
+    """Where the trials run, for as long as they do."""
+    if launcher is Where.LOCAL:
+        from flows.chaos.local_site import LocalSite
+
+        yield LocalSite()
+        return
+    from flows.chaos.slurm_site import SlurmSite
+    from infra.slurm.cluster import LocalCluster
+    from infra.slurm.packages import missing_packages
+    from infra.slurm.temporary import temporary_cluster, write_token
+
+    if missing := missing_packages():
+        raise InputError(f"not installed: {' '.join(missing)}; `make slurm-packages` installs them")
+    if folder is None:
+        with temporary_cluster() as (own, token_file):
+            yield SlurmSite(own, token_file)
+        return
+    cluster = LocalCluster.in_folder(folder)
+    cluster.repair(timeout_s=_READY_S)
+    yield SlurmSite(cluster, write_token(cluster))
+
+
 def _strikes(
-    runs: int, seed: int, trial: int | None, folder: Path | None, json: bool
+    runs: int, seed: int, trial: int | None, folder: Path | None, json: bool, site: Site
 ) -> dict[str, Any]:
     from flows.chaos.run import run_chaos
     from flows.show.chaos import print_chaos
 
-    report = run_chaos(trials=runs, seed=seed, only=trial, folder=folder, say=_say)
+    report = run_chaos(trials=runs, seed=seed, only=trial, folder=folder, say=_say, site=site)
     print_chaos(report, json=json)
     return report
 

@@ -21,10 +21,9 @@ from typing import Any
 from configs.errors import InputError, RunFailedError
 from configs.events import StepEvent
 from configs.rundir import RunDir
-from flows.chaos.schedule import Plan, Timeline, make_plans
+from flows.chaos.schedule import Plan, Timeline
 from flows.chaos.setup import (
     INTERVAL_STEPS,
-    RANKS,
     STEPS,
     copy_prepared,
     prepare,
@@ -33,7 +32,8 @@ from flows.chaos.setup import (
     write_config,
     write_corpus,
 )
-from flows.chaos.trial import Course, judge, leftovers, run_trial
+from flows.chaos.site import Site
+from flows.chaos.trial import LOCAL, Course, judge, leftovers, run_trial
 from flows.chaos.verdict import Outcome, outcome_of
 from flows.prefect_server import start_prefect_server
 from flows.servers import stop
@@ -54,6 +54,7 @@ class Chaos:
     prepared: RunDir
     reference: Outcome
     timeline: Timeline
+    site: Site
 
     def run_dir(self, name: str) -> RunDir:
         return RunDir(self.folder / name)
@@ -67,6 +68,7 @@ def run_chaos(
     folder: Path | None = None,
     say: Say = lambda _: None,
     plans: list[Plan] | None = None,
+    site: Site = LOCAL,
 ) -> dict[str, Any]:
     """Run the trials; returns what they have shown.
 
@@ -81,15 +83,14 @@ def run_chaos(
         raise InputError(f"--trial {only} is none of --runs {trials}")
     made = folder is None
     folder = trial_folder(folder)
-    plans = plans or make_plans(
-        seed, trials, steps=STEPS, interval_steps=INTERVAL_STEPS, ranks=RANKS
-    )
+    plans = plans or site.plans(seed, trials)
     plans = [plan for plan in plans if only in (None, plan.number)]
     started = time.time()
-    with _opened(folder, seed, say) as chaos:
+    with _opened(folder, seed, say, site) as chaos:
         details = [_trial(chaos, plan, trials, say) for plan in plans]
     report = summarize(details, seed=seed)
     report |= {
+        "launcher": site.name,
         "undisturbed": {**vars(chaos.timeline), "digest": chaos.reference.digest},
         "duration_s": time.time() - started,
         "folder": str(folder) if report["failed"] else None,
@@ -111,6 +112,11 @@ def summarize(details: list[dict[str, Any]], *, seed: int) -> dict[str, Any]:
     }
     for strike in strikes:
         counts[f"{strike['target']} {strike['signal']} {strike['when']}"] += 1
+    on_cluster = {
+        key: sum(trial[key] for trial in details)
+        for key in ("duplicate_jobs", "orphan_jobs")
+        if all(key in trial for trial in details)
+    }
     return {
         "trials": len(details),
         "identical": sum(trial["identical"] for trial in details),
@@ -121,43 +127,49 @@ def summarize(details: list[dict[str, Any]], *, seed: int) -> dict[str, Any]:
         "restarts": len(restarts),
         "strikes": counts,
         "in_the_middle": sum(strike["is_hit"] for strike in strikes),
+        **on_cluster,
     }
 
 
 def _has_failed(trial: dict[str, Any]) -> bool:
     return bool(
-        not trial["identical"] or trial["lost_steps"] or trial["leftovers"] or not trial["strikes"]
+        not trial["identical"]
+        or trial["lost_steps"]
+        or trial["leftovers"]
+        or not trial["strikes"]
+        or trial.get("duplicate_jobs")
+        or trial.get("orphan_jobs")
     )
 
 
 @contextmanager
-def _opened(folder: Path, seed: int, say: Say) -> Iterator[Chaos]:
+def _opened(folder: Path, seed: int, say: Say, site: Site) -> Iterator[Chaos]:
     """Text, data, a Prefect server, and the undisturbed run."""
-    config_path = write_config(folder, write_corpus(folder, seed), seed)
+    config_path = write_config(folder, write_corpus(folder, seed), seed, site.config())
     prefect_home = folder / "prefect"
     server, url = start_prefect_server(trial_environment(prefect_home))
     try:
         environment = trial_environment(prefect_home, url)
         prepared = RunDir(folder / "prepared")
         prepare(config_path, prepared.path, environment)
-        reference, timeline = _undisturbed(folder, config_path, prepared, environment)
+        reference, timeline = _undisturbed(folder, config_path, prepared, environment, site)
         say(
             f"undisturbed: {timeline.total_s:.0f} s, of which {timeline.startup_s:.0f} s to the first "
             f"step; {timeline.step_s:.2f} s a step"
         )
-        yield Chaos(folder, config_path, environment, prepared, reference, timeline)
+        yield Chaos(folder, config_path, environment, prepared, reference, timeline, site)
     finally:
         stop(server)
 
 
 def _undisturbed(
-    folder: Path, config_path: Path, prepared: RunDir, environment: dict[str, str]
+    folder: Path, config_path: Path, prepared: RunDir, environment: dict[str, str], site: Site
 ) -> tuple[Outcome, Timeline]:
     """The run that all trials are compared with, and how long its parts took."""
     run = RunDir(folder / "undisturbed")
     copy_prepared(prepared, run)
     nothing = Timeline(startup_s=0.0, step_s=1.0, closing_s=0.0, steps=STEPS)
-    course = run_trial(run, Plan(0, ()), config_path, nothing, environment)
+    course = run_trial(run, Plan(0, ()), config_path, nothing, environment, site)
     attempts = run.attempts()
     if course.exit_code != 0 or len(attempts) != 1:
         raise RunFailedError(
@@ -186,8 +198,11 @@ def _trial(chaos: Chaos, plan: Plan, of: int, say: Say) -> dict[str, Any]:
     for attempt in range(1, _TRIES + 1):
         run = chaos.run_dir(f"trial_{plan.number:03d}" + (f"_try_{attempt}" if attempt > 1 else ""))
         copy_prepared(chaos.prepared, run)
-        course = run_trial(run, plan, chaos.config_path, chaos.timeline, chaos.environment)
+        course = run_trial(
+            run, plan, chaos.config_path, chaos.timeline, chaos.environment, chaos.site
+        )
         found = judge(run, plan, course, chaos.reference)
+        found |= chaos.site.put_right(run)
         found["leftovers"] = leftovers(run, is_done=course.exit_code == 0)
         found["run_dir"] = str(run.path) if _has_failed(found) else None
         if found["strikes"] or not found["identical"]:
@@ -222,6 +237,9 @@ def _sentence(found: dict[str, Any], course: Course) -> str:
         parts.append(f"{found['lost_steps']} STEPS LOST")
     if found["leftovers"]:
         parts.append(f"LEFT BEHIND {found['leftovers']}")
+    for key in ("duplicate_jobs", "orphan_jobs"):
+        if found.get(key):
+            parts.append(f"{found[key]} {key.replace('_', ' ').upper()}")
     if found["run_dir"]:
         parts.append(f"see {found['run_dir']}")
     return f"{'; '.join(parts)} ({course.wall_s:.0f} s)"

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
-Target = Literal["rank", "writer", "agent", "flow"]
-Signal = Literal["SIGKILL", "SIGSTOP"]
-When = Literal["any", "save", "commit", "later"]
+Target = Literal["rank", "writer", "agent", "flow", "node", "slurmctld", "slurmrestd", "job"]
+"""The last four on a Slurm cluster only."""
+Signal = Literal["SIGKILL", "SIGSTOP", "restart", "preemption", "time limit"]
+"""The last three are none, but are done to daemons and jobs of a Slurm cluster."""
+When = Literal["any", "save", "commit", "later", "submit"]
 
 TARGETS: tuple[Target, ...] = ("rank", "writer", "agent", "flow")
 SIGNALS: tuple[Signal, ...] = ("SIGKILL", "SIGSTOP")
@@ -33,7 +35,8 @@ class Moment:
 
     when: When
     """any: at a share of the undisturbed job's time. save: a checkpoint is being written. commit: all
-    ranks have written, and the checkpoint is not committed yet. later: a time after the first strike."""
+    ranks have written, and the checkpoint is not committed yet. later: a time after the first strike.
+    submit: the first job is being submitted to Slurm."""
     fraction: float = 0.0
     """any, later: share of the undisturbed job's time, from its start to its end."""
     step: int = _NO_STEP
@@ -45,23 +48,34 @@ class Moment:
     def __str__(self) -> str:
         if self.when in ("save", "commit"):
             return f"in the {self.when} of step {self.step} ({self.stage})"
+        if self.when == "submit":
+            return "while its job is submitted"
         start = "its start" if self.when == "any" else "the first strike"
         return f"{self.fraction:.0%} of a job's time after {start}"
 
 
 @dataclass(frozen=True)
 class Strike:
-    """One signal to one process."""
+    """One signal to one process, or what else can be done to a cluster."""
 
     target: Target
     signal: Signal
     rank: int
-    """Which rank, or the writer of which rank; of no meaning for the others."""
+    """Which rank, or the writer or node of which rank; of no meaning for the others."""
     moment: Moment
+    away_s: float = 0.0
+    """How long a daemon of Slurm stays away."""
 
     def __str__(self) -> str:
-        whose = {"rank": f"rank {self.rank}", "writer": f"the writer of rank {self.rank}"}
-        return f"{self.signal} to {whose.get(self.target, f'the {self.target}')} {self.moment}"
+        whose = {
+            "rank": f"rank {self.rank}",
+            "writer": f"the writer of rank {self.rank}",
+            "node": f"the node of rank {self.rank}",
+            "slurmctld": f"slurmctld, {self.away_s:.0f} s away,",
+            "slurmrestd": f"slurmrestd, {self.away_s:.0f} s away,",
+        }
+        word = "to" if self.signal.startswith("SIG") else "of"
+        return f"{self.signal} {word} {whose.get(self.target, f'the {self.target}')} {self.moment}"
 
 
 @dataclass(frozen=True)
@@ -124,13 +138,14 @@ def make_plans(
         # The writer of rank 0 commits; the others have nothing to do by then.
         is_committer = target == "writer" and when == "commit"
         rank = 0 if is_committer else draw.randrange(ranks)
-        first = Strike(target, sent, rank, _moment(draw, when, saves))
+        first = Strike(target, sent, rank, draw_moment(draw, when, saves))
         strikes = [first, _second(draw, ranks)] if is_double else [first]
         plans.append(Plan(number, tuple(strikes), keeps_memory))
     return plans
 
 
-def _moment(draw: random.Random, when: When, saves: range) -> Moment:
+def draw_moment(draw: random.Random, when: When, saves: range) -> Moment:
+    """Any time, or a save or commit."""
     if when == "any":
         return Moment(when, fraction=draw.random())
     step = draw.choice(saves)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +70,12 @@ def _sentence(draw: random.Random) -> str:
     )
 
 
-def write_config(folder: Path, corpus: Path, seed: int) -> Path:
+def write_config(
+    folder: Path, corpus: Path, seed: int, changes: Mapping[str, dict[str, Any]] | None = None
+) -> Path:
     """A config whose steps take about 0.2 s on two cores, so that random moments fall between all that
-    happens; limits are short, so that a trial waits for seconds where a real run waits for minutes."""
+    happens; limits are short, so that a trial waits for seconds where a real run waits for minutes.
+    `changes` are a site's."""
     config: dict[str, Any] = {
         "name": "chaos",
         "seed": seed,
@@ -119,6 +123,8 @@ def write_config(folder: Path, corpus: Path, seed: int) -> Path:
         "tracking": {"enabled": False},
         "launcher": {"processes_per_node": RANKS, "cpu_threads": 1},
     }
+    for section, values in (changes or {}).items():
+        config[section] |= values
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config, sort_keys=False))
     return path

@@ -1,32 +1,25 @@
-"""Waits for the moment of a strike, finds the process, and strikes it.
+"""Waits for the moment of a strike, finds what it is for, and strikes.
 
-A commit takes milliseconds. So the process is looked for before, the folder is looked at without
+A commit takes milliseconds. So its aim is looked for before, the folder is looked at without
 pause while the moment is near, and what the run held is read right before the signal.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import time
-from contextlib import suppress
 from dataclasses import dataclass
-
-import psutil
 
 from configs.events import StepEvent
 from configs.rundir import CheckpointDir, RunDir
 from flows.chaos.schedule import Moment, Strike, Timeline
-from infra.launch.record import JobFiles, read_record
-from infra.launch.torchrun import AGENT_MODULE
+from flows.chaos.site import Aim, Site
+from infra.launch.slurm_record import SUBMISSION_NAME
 from tasks.train.chaos import held_step, open_save
 
 PAUSE_S = 0.02
 _NEAR_PAUSE_S = 0.0003
 _FIND_INTERVAL_S = 0.1
 _NEAR_FIND_INTERVAL_S = 0.5
-_JOB_MODULE = "tasks.train.job"
-_WRITER_MODULE = "tasks.train.writer"
 
 
 @dataclass(frozen=True)
@@ -44,7 +37,8 @@ class Struck:
     save_step: int
     """For a save or commit: of which checkpoint. 0 for others."""
     is_hit: bool
-    """For a save or commit: whether the checkpoint was still not committed right after the signal."""
+    """For a save or commit: whether the checkpoint was still not committed right after the signal; for
+    a submission: whether the flow did not know of a job yet."""
 
 
 class Striker:
@@ -52,15 +46,16 @@ class Striker:
 
     def __init__(
         self, run: RunDir, strikes: tuple[Strike, ...], timeline: Timeline, *, ranks: int,
-        interval_steps: int,
+        interval_steps: int, site: Site,
     ) -> None:  # fmt: skip
         self._run = run
+        self._site = site
         self._left = list(strikes)
         self._timeline = timeline
         self._ranks = ranks
         self._interval_steps = interval_steps
         self._progress = Progress(run)
-        self._target: psutil.Process | None = None
+        self._target: Aim | None = None
         self._sought_at = 0.0
         self._save_step = 0
         self.made: list[Struck] = []
@@ -73,6 +68,8 @@ class Striker:
         moment = strike.moment
         if moment.when in ("save", "commit"):
             return self._poll_save(strike, flow_pid)
+        if moment.when == "submit":
+            return self._poll_submission(strike, flow_pid)
         self._progress.read()
         since = self._since(moment)
         if since is not None and since >= 0:
@@ -103,21 +100,30 @@ class Striker:
             self._find(strike, flow_pid)
         return _NEAR_PAUSE_S
 
+    def _poll_submission(self, strike: Strike, flow_pid: int) -> float:
+        """Strike while the first job is submitted: its mark is there, its record maybe not yet."""
+        attempt = self._run.attempt(1)
+        if (attempt.job_dir / SUBMISSION_NAME).exists():
+            self._strike(strike, flow_pid)
+        elif self._target is None:
+            self._find(strike, flow_pid)
+        return _NEAR_PAUSE_S
+
     def _strike(self, strike: Strike, flow_pid: int) -> None:
-        """Send the signal, once the process is there."""
-        if self._target is None or not self._target.is_running():
+        """Strike, once its aim is there."""
+        if self._target is None or not self._target.is_there():
             self._find(strike, flow_pid)
         if self._target is None:
             return
         held = held_step(self._run, self._ranks)
-        try:
-            self._target.send_signal(signal.Signals[strike.signal])
-        except psutil.NoSuchProcess:
+        if not self._target.strike():
             self._target = None
             return
         struck_at = time.time()
         save_step = self._save_step if strike.moment.when in ("save", "commit") else 0
         is_hit = save_step > 0 and not self._run.checkpoint(save_step).is_committed()
+        if strike.moment.when == "submit":
+            is_hit = self._run.attempt(1).record() is None
         self._progress.read()
         self.made.append(
             Struck(
@@ -135,13 +141,13 @@ class Striker:
         self._target, self._sought_at = None, 0.0
 
     def _find(self, strike: Strike, flow_pid: int) -> None:
-        """Look for the process, not too often: it takes a scan of all processes."""
+        """Look for the aim, not too often: it takes a scan of all processes."""
         now = time.monotonic()
-        is_near = strike.moment.when in ("save", "commit")
+        is_near = strike.moment.when in ("save", "commit", "submit")
         pause_s = _NEAR_FIND_INTERVAL_S if is_near else _FIND_INTERVAL_S
         if now - self._sought_at >= pause_s:
             self._sought_at = now
-            self._target = find_target(self._run, strike, flow_pid)
+            self._target = self._site.aim(self._run, strike, flow_pid)
 
 
 class Progress:
@@ -161,8 +167,8 @@ class Progress:
         newest = attempts[-1]
         if newest.number != self.attempt:
             self.attempt, self._offset_bytes = newest.number, 0
-        if 0 not in self._times and (record := read_record(JobFiles(newest.job_dir))) is not None:
-            self._times[0] = record.started_at
+        if 0 not in self._times and (record := newest.record()) is not None:
+            self._times[0] = record.submitted_at
         events, self._offset_bytes = newest.events_from(self._offset_bytes)
         for event in events:
             if isinstance(event, StepEvent):
@@ -191,54 +197,3 @@ def stage_is_there(
     if moment.when == "save":
         return 0 < save.parts < ranks if moment.stage == "parts" else save.parts == 0
     return save.has_index if moment.stage == "index" else save.parts == ranks and not save.has_index
-
-
-def find_target(run: RunDir, strike: Strike, flow_pid: int) -> psutil.Process | None:
-    """The process to strike, of the newest attempt's job; None while there is none."""
-    with suppress(psutil.Error):
-        if strike.target == "flow":
-            return psutil.Process(flow_pid)
-        for process in job_processes(run):
-            if _is_target(process, strike):
-                return process
-    return None
-
-
-def _is_target(process: psutil.Process, strike: Strike) -> bool:
-    command = process.cmdline()
-    if strike.target == "agent":
-        return AGENT_MODULE in command
-    parent = process.parent()
-    if parent is None:
-        return False
-    if strike.target == "writer":
-        return _WRITER_MODULE in command and _rank_of(parent) == strike.rank
-    is_rank = _JOB_MODULE in command and AGENT_MODULE in parent.cmdline()
-    return is_rank and AGENT_MODULE not in command and _rank_of(process) == strike.rank
-
-
-def _rank_of(process: psutil.Process) -> int | None:
-    rank = process.environ().get("RANK", "")
-    return int(rank) if rank.isdigit() else None
-
-
-def job_processes(run: RunDir) -> list[psutil.Process]:
-    """The processes below the supervisor of the newest attempt's job, the nearest first."""
-    attempts = run.attempts()
-    record = read_record(JobFiles(attempts[-1].job_dir)) if attempts else None
-    if record is None or record.state.final:
-        return []
-    return psutil.Process(record.pid).children(recursive=True)
-
-
-def processes_of(run: RunDir) -> list[psutil.Process]:
-    """All processes that have to do with the run: its flows, and its jobs with all that is below."""
-    mark, found = str(run.path), []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.pid == os.getpid() or process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            job_dir = process.environ().get("OVERLAND_JOB_DIR", "")
-            if job_dir.startswith(f"{mark}/") or any(mark in part for part in process.cmdline()):
-                found.append(process)
-    return found

@@ -18,14 +18,16 @@ import psutil
 from configs.errors import CheckpointError
 from configs.events import Event
 from configs.rundir import RunDir
+from flows.chaos.local_site import LocalSite
 from flows.chaos.schedule import Plan, Timeline
 from flows.chaos.setup import INTERVAL_STEPS, RANKS, STEPS, config_for, flow_command
-from flows.chaos.strike import PAUSE_S, Striker, Struck, processes_of
+from flows.chaos.site import Site, processes_of
+from flows.chaos.strike import PAUSE_S, Striker, Struck
 from flows.chaos.verdict import Outcome, differences, restarts_of, to_json
 from infra.launch import make_launcher
 from tasks.train.chaos import digest_of_checkpoint, give_memory_back
 
-TRIAL_LIMIT_S = 420.0
+LOCAL = LocalSite()
 _LOOK_INTERVAL_S = 0.5
 _SILENCE_S = 3.0
 """A flow that has been stopped for so long is killed by the operator."""
@@ -106,7 +108,7 @@ class Course:
     """How a trial went."""
 
     exit_code: int | None
-    """None when it was not done within TRIAL_LIMIT_S."""
+    """None when it was not done within the site's limit."""
     struck: list[Struck]
     flow_starts: int
     flows_killed: int
@@ -114,11 +116,16 @@ class Course:
 
 
 def run_trial(
-    run: RunDir, plan: Plan, config_path: Path, timeline: Timeline, environment: dict[str, str]
+    run: RunDir,
+    plan: Plan,
+    config_path: Path,
+    timeline: Timeline,
+    environment: dict[str, str],
+    site: Site = LOCAL,
 ) -> Course:
     """Run and strike; returns when the flow is done, or the time is over."""
     striker = Striker(
-        run, plan.strikes, timeline, ranks=RANKS, interval_steps=INTERVAL_STEPS
+        run, plan.strikes, timeline, ranks=RANKS, interval_steps=INTERVAL_STEPS, site=site
     )  # fmt: skip
     memory = () if plan.keeps_memory else ("checkpoint.memory=off",)
     command = flow_command("pretrain", config_path, run.path, *memory)
@@ -127,12 +134,14 @@ def run_trial(
     exit_code: int | None = None
     operator.start()
     try:
-        while exit_code is None and time.monotonic() - started < TRIAL_LIMIT_S:
+        while exit_code is None and time.monotonic() - started < site.trial_limit_s:
             time.sleep(striker.poll(operator.pid))
+            site.tend()
             exit_code = operator.look()
     finally:
         operator.end()
         if exit_code != 0:
+            site.put_right(run)
             end_job(run, config_path)
             give_memory_back(run)
     return Course(
@@ -181,7 +190,7 @@ def judge(run: RunDir, plan: Plan, course: Course, reference: Outcome) -> dict[s
 
 def _problems(run: RunDir, course: Course, events: list[Event], reference: Outcome) -> list[str]:
     if course.exit_code is None:
-        return [f"not done within {TRIAL_LIMIT_S:.0f} s"]
+        return [f"not done within {course.wall_s:.0f} s"]
     if course.exit_code != 0:
         return [f"the command ended with {course.exit_code}"]
     try:

@@ -13,6 +13,7 @@ from configs.events import Event, StartEvent, StepEvent, ValidationEvent
 from flows.chaos.strike import Struck
 
 _PROBLEMS_SHOWN = 5
+_NEEDED = ("rank", "agent", "node", "job")
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,9 @@ def restarts_of(attempts: Sequence[Sequence[Event]], struck: Sequence[Struck]) -
 def _cause(before: Sequence[Struck], began: float) -> Struck | None:
     """The strike that ended an attempt that had begun then: the first one at a process that it needs.
 
-    Without writers and flows, training goes on.
+    Without writers, flows and Slurm's daemons, training goes on.
     """
-    fatal = [s for s in before if s.time > began and s.strike.target in ("rank", "agent")]
+    fatal = [s for s in before if s.time > began and s.strike.target in _NEEDED]
     return next(iter(fatal or before[-1:]), None)
 
 

@@ -44,6 +44,11 @@ def print_chaos(report: Mapping[str, Any], *, json: bool) -> None:
         f"bit for bit; {plural(report['lost_steps'], 'step')} lost; "
         f"{plural(report['restarts'], 'restart')}{restart}"
     )
+    if "duplicate_jobs" in report:
+        console.print(
+            f"{plural(report['duplicate_jobs'], 'duplicate job')}, "
+            f"{plural(report['orphan_jobs'], 'orphan job')}"
+        )
     if report["failed"]:
         console.print(f"failed: {report['failed']}, kept in {report['folder']}")
 

@@ -68,6 +68,8 @@ class JobSpec:
     exclude_nodes: tuple[str, ...] = ()
     need_nodes: tuple[str, ...] = ()
     """These must be among the job's nodes."""
+    dependency: str | None = None
+    """Jobs of others that must come first, in the scheduler's words, like afterok:17."""
 
 
 @dataclass(frozen=True)

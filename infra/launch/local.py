@@ -138,6 +138,10 @@ def _check(spec: JobSpec) -> None:
     if set(spec.need_nodes) - {node}:
         needed = ", ".join(spec.need_nodes)
         raise LaunchError(f"job {spec.key!r} needs {needed}; the local launcher has {node!r} only")
+    if spec.dependency:
+        raise LaunchError(
+            f"job {spec.key!r} waits for {spec.dependency!r}; the local launcher starts jobs at once"
+        )
     if not spec.argv or not all(spec.argv[:1]):
         raise LaunchError(f"job {spec.key!r} names no program: argv must not be empty")
     if spec.processes_per_node < 1:

@@ -16,14 +16,22 @@ from configs.files import file_lock, write_json
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
 from infra.launch.record import read_cancel_grace_s
 from infra.launch.slurm_client import SlurmClient
-from infra.launch.slurm_errors import NoSuchJobError
+from infra.launch.slurm_errors import NoSuchJobError, SlurmError
 from infra.launch.slurm_jobs import JobTable, patiently
 from infra.launch.slurm_record import Ended, SlurmFiles, SlurmRecord, node_records, read, write
-from infra.launch.slurm_status import ended_as, forgotten, requeued
+from infra.launch.slurm_status import (
+    NEVER_SATISFIED,
+    ended_as,
+    forgotten,
+    never_starts,
+    not_launched,
+    requeued,
+)
 from infra.launch.slurm_submit import Submitter
 from infra.launch.slurm_types import SlurmJob
 from infra.launch.stacks import request_stacks
 
+_PROLOG_WORDS = "prolog error"
 _CANCEL_MARGIN_S = 10.0
 """Nodes look for a request to end once a second, and Slurm cleans up after them."""
 _KILL_TIMEOUT_S = 120.0
@@ -74,13 +82,14 @@ class SlurmLauncher:
                 record.job_id, comment=record.comment, submitted_at=record.submitted_at
             )
         except NoSuchJobError:
-            nodes = node_records(files, record.job_id)
-            return self._settle(files, record, forgotten(nodes, cancelled=cancelled))
+            return self._settle(files, record, self._long_ended(files, record, cancelled))
         if job is None:
             return JobStatus(JobState.PENDING, reason="not yet seen by Slurm")
         if job.final:
-            nodes = node_records(files, record.job_id)
-            return self._settle(files, record, ended_as(job, nodes, cancelled=cancelled))
+            return self._settle(files, record, self._just_ended(files, job, cancelled))
+        if job.state == "PENDING" and job.reason == NEVER_SATISFIED:
+            patiently(lambda: self._client.cancel(job.job_id), patience_s=self._patience_s)
+            return self._settle(files, record, never_starts(job))
         if job.restarts or (job.state == "PENDING" and "REQUEUED" in job.flags):
             patiently(lambda: self._client.cancel(job.job_id), patience_s=self._patience_s)
             return self._settle(files, record, requeued(job))
@@ -136,6 +145,29 @@ class SlurmLauncher:
         if "DRAIN" in known[node].flags or known[node].state == "DRAIN":
             return  # Somebody has, with a reason that should stay.
         patiently(lambda: self._client.drain(node, reason), patience_s=self._patience_s)
+
+    def _just_ended(self, files: SlurmFiles, job: SlurmJob, cancelled: bool) -> Ended:
+        nodes = node_records(files, job.job_id)
+        ended = ended_as(job, nodes, cancelled=cancelled)
+        if ended.state is JobState.CANCELLED and not (nodes or cancelled):
+            # Nobody's scancel maybe: that is what becomes of a job whose node fails in its prolog.
+            known = patiently(self._client.nodes, patience_s=self._patience_s)
+            for node in known:
+                if node.name in job.nodes and _PROLOG_WORDS in node.reason.lower():
+                    return not_launched(job, f"{node.name} was drained with {node.reason!r}")
+        return ended
+
+    def _long_ended(self, files: SlurmFiles, record: SlurmRecord, cancelled: bool) -> Ended:
+        """Of a job that slurmctld has forgotten: slurmdbd remembers it, or its nodes have left word."""
+        nodes = node_records(files, record.job_id)
+        with suppress(SlurmError):  # no slurmdbd, or not now
+            for old in self._client.accounted_jobs(record.job_id):
+                same = old.is_the_one(
+                    comment=record.comment, name=record.name, submitted_at=record.submitted_at
+                )
+                if same and old.job.final:
+                    return ended_as(old.job, nodes, cancelled=cancelled)
+        return forgotten(nodes, cancelled=cancelled)
 
     def _wait_for_end(self, handle: JobHandle, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s

@@ -19,13 +19,14 @@ from infra.launch.slurm_errors import (
     CONTROLLER_AWAY,
     NO_SUCH_JOB,
     NOT_NOW,
+    NOTHING_FOUND,
     NoSuchJobError,
     SlurmError,
     SlurmTokenError,
     SlurmUnavailableError,
 )
 from infra.launch.slurm_token import TokenSource
-from infra.launch.slurm_types import JobRequest, SlurmJob, SlurmNode
+from infra.launch.slurm_types import AccountedJob, JobRequest, SlurmJob, SlurmNode
 
 _TIMEOUT_S = 15.0
 _SCONTROL_TIMEOUT_S = 60.0
@@ -103,6 +104,13 @@ class SlurmClient:
             if value["job_id"] == job_id:
                 return self.dialect.job(value)
         raise NoSuchJobError(f"{self.url} knows no job {job_id}", NO_SUCH_JOB)
+
+    def accounted_jobs(self, job_id: int) -> list[AccountedJob]:
+        """All jobs that have had the number, as slurmdbd remembers them; SlurmError without slurmdbd."""
+        answer = self._call(
+            "GET", f"/slurmdb/{self.dialect.version}/job/{job_id}", allowed=NOTHING_FOUND
+        )
+        return [self.dialect.accounted(v) for v in answer.get("jobs", []) if v["job_id"] == job_id]
 
     def cancel(self, job_id: int) -> None:
         """Have it ended: SIGTERM, and after the site's KillWait SIGKILL. One that has ended is left."""

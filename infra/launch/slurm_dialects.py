@@ -10,7 +10,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from infra.launch.slurm_types import JobRequest, SlurmJob, SlurmNode, expand, split_states
+from infra.launch.slurm_types import (
+    AccountedJob,
+    JobRequest,
+    SlurmJob,
+    SlurmNode,
+    expand,
+    split_states,
+)
 
 OLD_VERSION = "v0.0.38"
 VERSIONS = (*(f"v0.0.{number}" for number in range(45, 39, -1)), OLD_VERSION)
@@ -80,6 +87,32 @@ class Dialect:
             ended_at=_time(value.get("end_time")),
         )
 
+    def accounted(self, value: dict[str, Any]) -> AccountedJob:
+        """A job out of an answer of slurmdbd, which is written in another way."""
+        state, times = value["state"], value.get("time") or {}
+        exit_code, signal = self._accounted_exit(value.get("exit_code"))
+        current = state["current"]
+        base, flags = split_states([current] if isinstance(current, str) else list(current))
+        nodes = value.get("nodes") or ""
+        job = SlurmJob(
+            job_id=value["job_id"],
+            comment=(value.get("comment") or {}).get("job") or "",
+            state=base,
+            flags=flags,
+            reason=state.get("reason") or "None",
+            nodes=() if nodes == "None assigned" else expand(nodes),
+            exit_code=exit_code,
+            signal=signal,
+            derived_exit_code=None,
+            restarts=0,
+            started_at=_time(times.get("start")),
+            ended_at=_time(times.get("end")),
+        )
+        return AccountedJob(job, value.get("name") or "", _time(times.get("submission")) or 0.0)
+
+    def _accounted_exit(self, value: Any) -> tuple[int | None, int | None]:
+        return self._exit(value)
+
     def node(self, value: dict[str, Any]) -> SlurmNode:
         """A node out of an answer."""
         state, *flags = self._node_states(value)
@@ -138,6 +171,10 @@ class OldDialect(Dialect):
             return None, None
         return (value >> 8) & 255, value & 127 or None
 
+    def _accounted_exit(self, value: Any) -> tuple[int | None, int | None]:
+        """It is 0 whatever happened."""
+        return None, None
+
     def _node_states(self, value: dict[str, Any]) -> list[str]:
         return [value["state"].upper(), *(flag.upper() for flag in value.get("state_flags") or [])]
 
@@ -158,7 +195,7 @@ def _common(request: JobRequest) -> dict[str, Any]:
     }
     if not request.more_nodes:  # With a number of tasks, Slurm gives no more nodes than that.
         job |= {"tasks": request.nodes, "tasks_per_node": 1}
-    for key in ("partition", "account", "qos", "constraints"):
+    for key in ("partition", "account", "qos", "constraints", "dependency"):
         if (value := getattr(request, key)) is not None:
             job[key] = value
     return job

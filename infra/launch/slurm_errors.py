@@ -8,6 +8,8 @@ NO_SUCH_JOB = 2017
 ALREADY_DONE = 2021
 NOT_NOW = {2015, 2042, 2051, 2068}
 """Numbers that come with a job: it was accepted, and does not start now, or never."""
+NOTHING_FOUND = {9003}
+"""slurmdbd knows no such job."""
 BAD_TOKEN = {1007, 2002, 5005}
 CONTROLLER_AWAY = {1800, 1801, 1810}
 
@@ -20,6 +22,7 @@ _SENTENCES = {
     2029: "no node has the features {constraints!r}",
     2045: "account {account!r} does not exist, or user {user!r} is not in it",
     2051: "its time limit of {minutes} is more than partition {partition!r} allows",
+    2056: "the jobs of its dependency {dependency!r} do not exist, or it cannot be understood",
     2066: "QOS {qos!r} does not exist, or account and user may not use it",
     2072: "GPUs of this kind ({resources}) do not exist",
 }

@@ -31,6 +31,7 @@ from infra.launch.base import JobHandle, JobState, JobStatus
 from infra.launch.record import JobFiles
 
 COMMENT_PREFIX = "overland"
+SUBMISSION_NAME = "submission.json"
 
 
 class _Record(BaseModel):
@@ -119,7 +120,7 @@ class SlurmFiles(JobFiles):
 
     @property
     def submission(self) -> Path:
-        return self.job_dir / "submission.json"
+        return self.job_dir / SUBMISSION_NAME
 
     @property
     def claim(self) -> Path:

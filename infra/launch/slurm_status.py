@@ -33,6 +33,8 @@ _REASONS = {
     JobState.PREEMPTED: "Slurm gave its nodes to another job",
     JobState.OUT_OF_MEMORY: "a process used more memory than the job has on its node",
 }
+NEVER_SATISFIED = "DependencyNeverSatisfied"
+_LAUNCH_FAILURE = "JobLaunchFailure"
 _BY_ITSELF = {JobState.COMPLETED, JobState.FAILED}
 
 
@@ -46,6 +48,8 @@ def ended_as(job: SlurmJob, nodes: Sequence[NodeRecord], *, cancelled: bool) -> 
         state, reason = JobState.CANCELLED, "cancelled"
     elif job.exit_code in (EXIT_REQUEUED, EXIT_NOT_MINE) and not nodes:
         state, reason = JobState.NODE_FAIL, "Slurm has started the job a second time"
+    elif state is None and job.reason == _LAUNCH_FAILURE and not nodes:
+        return not_launched(job, f"Slurm says {_LAUNCH_FAILURE}")
     ended = by_nodes(nodes)
     if state is None and ended is not None and ended.state not in _BY_ITSELF:
         # Like its own time limit, or a signal to one node's processes.
@@ -87,6 +91,26 @@ def forgotten(nodes: Sequence[NodeRecord], *, cancelled: bool) -> Ended:
     if cancelled:
         update |= {"state": JobState.CANCELLED, "reason": "cancelled"}
     return ended.model_copy(update=update)
+
+
+def never_starts(job: SlurmJob) -> Ended:
+    """How a job ends whose dependency has failed: it would wait for ever."""
+    return Ended(
+        state=JobState.FAILED,
+        nodes=(),
+        reason=f"{NEVER_SATISFIED}: a job that this one depends on has not ended as it should",
+    )
+
+
+def not_launched(job: SlurmJob, why: str) -> Ended:
+    """How a job ended that a node could not start."""
+    return Ended(
+        state=JobState.NODE_FAIL,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        nodes=job.nodes,
+        reason=f"the job could not be started: {why}",
+    )
 
 
 def requeued(job: SlurmJob) -> Ended:

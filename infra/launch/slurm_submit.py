@@ -210,6 +210,7 @@ class Submitter:
             account=site.account,
             qos=(low and site.low_priority_qos) or site.qos,
             constraints=site.constraints,
+            dependency=spec.dependency,
             exclude_nodes=self._known(spec.exclude_nodes),
             need_nodes=spec.need_nodes,
             more_nodes=spec.more_nodes,
@@ -242,6 +243,7 @@ class Submitter:
             "user": self._client.user,
             "qos": request.qos,
             "constraints": request.constraints,
+            "dependency": request.dependency,
             "minutes": f"{request.time_limit_minutes} minutes"
             if request.time_limit_minutes
             else "its default time",

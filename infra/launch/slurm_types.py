@@ -34,6 +34,8 @@ _UNUSABLE_NODE = frozenset(
         "POWERED_DOWN",
     ]
 )
+_SAME_JOB_S = 3600.0
+"""Numbers come back after weeks, or when slurmctld has lost its memory."""
 _GROUP = re.compile(r"\[([^\]]*)\]")
 
 
@@ -63,6 +65,8 @@ class JobRequest:
     need_nodes: tuple[str, ...] = ()
     more_nodes: int = 0
     """Beside `nodes`, if they are free."""
+    dependency: str | None = None
+    """As for sbatch, like afterok:17."""
     survives_nodes: bool = False
     """Goes on when one of its nodes is lost."""
 
@@ -99,6 +103,22 @@ class SlurmJob:
     def final(self) -> bool:
         """Whether it has ended, and its nodes are free again."""
         return self.state in FINAL_STATES and "COMPLETING" not in self.flags
+
+
+@dataclass(frozen=True)
+class AccountedJob:
+    """A job as slurmdbd remembers it, also long after slurmctld has forgotten it."""
+
+    job: SlurmJob
+    name: str
+    submitted_at: float
+
+    def is_the_one(self, *, comment: str, name: str, submitted_at: float) -> bool:
+        """Whether it is this job, and not another one that had its number. Comments are kept only where
+        the site wants it (AccountingStoreFlags=job_comment)."""
+        if self.job.comment:
+            return self.job.comment == comment
+        return self.name == name and abs(self.submitted_at - submitted_at) < _SAME_JOB_S
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 import os
 import sys
 import time
 from pathlib import Path
 
 from configs.errors import InputError, OverlandError
-from infra.slurm.cluster import LocalCluster, missing_packages
+from infra.slurm import release
+from infra.slurm.cluster import LocalCluster
+from infra.slurm.packages import missing_packages
 from infra.slurm.settings import ClusterSettings, default_folder, load
+from infra.slurm.temporary import write_token
 
 
 def main(arguments: list[str]) -> int:
@@ -31,7 +33,11 @@ def _parser() -> argparse.ArgumentParser:
     up = commands.add_parser("up", help="start a cluster, or what of it does not run")
     up.add_argument("--nodes", type=int, default=4)
     up.add_argument("--port-base", type=int, default=ClusterSettings.port_base)
+    up.add_argument("--root", type=Path, help="a chroot made by `release`, whose Slurm is used")
     up.add_argument("--accounting", action="store_true", help="with slurmdbd and MariaDB")
+    other = commands.add_parser("release", help="make a chroot with another Debian's Slurm")
+    other.add_argument("root", type=Path)
+    other.add_argument("--suite", default="trixie")
     commands.add_parser("down", help="end it, and its jobs")
     commands.add_parser("status", help="what runs; exit code 1 when something does not")
     commands.add_parser("missing", help="the Debian packages that are not installed")
@@ -46,6 +52,9 @@ def _run(options: argparse.Namespace) -> int:
     if options.command == "missing":
         print(" ".join(missing_packages(accounting=True)))
         return 0
+    if options.command == "release":
+        release.make(options.root.absolute(), options.suite)
+        return 0
     if options.command == "up":
         return _up(options)
     cluster = LocalCluster.in_folder(options.folder)
@@ -56,7 +65,8 @@ def _run(options: argparse.Namespace) -> int:
     elif options.command == "exec":
         if not options.argv:
             raise InputError("exec needs a command, like: exec squeue")
-        os.execvpe(options.argv[0], options.argv, cluster.environment)  # noqa: S606
+        command = cluster.command_line(options.argv)
+        os.execvpe(command[0], command, cluster.environment)  # noqa: S606
     elif options.command == "kill-node":
         cluster.kill_node(options.node)
     else:
@@ -65,7 +75,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _up(options: argparse.Namespace) -> int:
-    if missing := missing_packages(accounting=options.accounting):
+    if missing := missing_packages(accounting=options.accounting, root=options.root):
         raise InputError(f"not installed: {' '.join(missing)}; `make slurm-packages` installs them")
     settings = load(options.folder)
     if settings is None or not any(LocalCluster(settings).status().values()):
@@ -74,13 +84,12 @@ def _up(options: argparse.Namespace) -> int:
             port_base=options.port_base,
             nodes=options.nodes,
             accounting=options.accounting,
+            root=options.root and options.root.absolute(),
         )
     cluster = LocalCluster(settings)
     start = time.monotonic()
     cluster.up()
-    token = options.folder / "token"
-    token.touch(mode=0o600)
-    token.write_text(cluster.token(getpass.getuser()) + "\n")
+    token = write_token(cluster)
     print(
         f"up in {time.monotonic() - start:.1f} s, with {len(settings.all_node_names)} nodes; for a config:"
     )

@@ -1,20 +1,17 @@
 """A local cluster: brought up, broken on purpose, brought down.
 
 Every daemon is Debian's own and real; only the machines are made up. What is not installed is said in
-:func:`missing_packages`; `make slurm-packages` installs it.
+:mod:`infra.slurm.packages`; `make slurm-packages` installs it.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-import secrets
-import shutil
 import socket
-import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,35 +20,17 @@ import psutil
 from infra.slurm import conf
 from infra.slurm.accounting import Accounting
 from infra.slurm.daemons import ClusterError, Daemons, end, steps_of
-from infra.slurm.settings import ClusterSettings, check, load, save
+from infra.slurm.files import munge_command, write_files
+from infra.slurm.packages import SEARCH_PATH, rest_plugins
+from infra.slurm.release import enter
+from infra.slurm.settings import ClusterSettings, check, load
 
 READY_TIMEOUT_S = 60.0
 _COMMAND_TIMEOUT_S = 30.0
+_REPAIR_PAUSE_S = 0.5
+_SERVING = ("idle", "mix", "alloc", "comp")
 _REST_USERS = ("slurm", "nobody")
 """slurmrestd refuses to run as root."""
-_PROGRAMS = {
-    "munged": "munge",
-    "slurmctld": "slurmctld",
-    "slurmd": "slurmd",
-    "slurmrestd": "slurmrestd",
-    "scontrol": "slurm-client",
-}
-_ACCOUNTING_PROGRAMS = {"slurmdbd": "slurmdbd", "mariadbd": "mariadb-server"}
-_PLUGINS = {"auth_jwt.so": "slurm-wlm-jwt-plugin"}
-_ACCOUNTING_PLUGINS = {"accounting_storage_mysql.so": "slurm-wlm-mysql-plugin"}
-_PATH = f"{os.environ.get('PATH', '/usr/bin:/bin')}:/usr/sbin:/sbin"
-
-
-def missing_packages(*, accounting: bool = False) -> list[str]:
-    """Debian packages that a cluster needs and that are not here."""
-    programs = _PROGRAMS | (_ACCOUNTING_PROGRAMS if accounting else {})
-    plugins = _PLUGINS | (_ACCOUNTING_PLUGINS if accounting else {})
-    missing = [p for name, p in programs.items() if shutil.which(name, path=_PATH) is None]
-    return missing + [p for name, p in plugins.items() if not _has_plugin(name)]
-
-
-def _has_plugin(name: str) -> bool:
-    return any(Path("/usr/lib").glob(f"*/slurm*/{name}"))
 
 
 class LocalCluster:
@@ -59,7 +38,7 @@ class LocalCluster:
 
     def __init__(self, settings: ClusterSettings, *, leash: bool = False) -> None:
         self.settings = settings
-        self._daemons = Daemons(settings.folder, leash=leash)
+        self._daemons = Daemons(settings.folder, leash=leash, root=settings.root)
         self._accounting = Accounting(settings, self._daemons, self.environment)
 
     @classmethod
@@ -76,8 +55,8 @@ class LocalCluster:
         """Start everything that does not run; returns when jobs can be submitted."""
         if not self._daemons.names():
             check(self.settings)
-            self._write_files()
-        self._daemons.start("munged", self._munge_command(), environment=self.environment)
+            write_files(self.settings)
+        self._daemons.start("munged", munge_command(self.settings), environment=self.environment)
         self._daemons.wait_for("munged", self._munge_answers, timeout_s=READY_TIMEOUT_S)
         if self.settings.accounting:
             self._accounting.up()
@@ -104,6 +83,10 @@ class LocalCluster:
         """Each daemon that was started, and whether it lives."""
         return {name: self._daemons.is_up(name) for name in self._daemons.names()}
 
+    def process(self, daemon: str) -> psutil.Process | None:
+        """The daemon's process, if it lives."""
+        return self._daemons.process(daemon)
+
     # --- single daemons, for faults ---------------------------------------------------------------
 
     def start_controller(self) -> None:
@@ -124,7 +107,8 @@ class LocalCluster:
             user = _rest_user()
         else:
             environment["SLURMRESTD_SECURITY"] = "disable_user_check"
-        plugins = self._rest_plugins()
+        settings = self.settings
+        plugins = rest_plugins(accounting=settings.accounting, root=settings.root)
         command = [
             "slurmrestd",
             "-f",
@@ -156,6 +140,35 @@ class LocalCluster:
             )
         self._kill_node(node)
 
+    def make_ill(self, node: str) -> None:
+        """Have the node fail in the prolog of each job, until it is healed."""
+        self.settings.in_folder("ill", node).touch()
+
+    def heal(self, node: str) -> None:
+        """Have it run jobs again; it may have to be resumed."""
+        self.settings.in_folder("ill", node).unlink(missing_ok=True)
+
+    def repair(self, *, timeout_s: float) -> None:
+        """Start what does not run, and have every node serve again, drained ones too."""
+        self.start_controller()
+        self.start_rest()
+        for node in self.settings.all_node_names:
+            self.heal(node)
+            self.start_node(node)
+        deadline = time.monotonic() + timeout_s
+        while away := self._nodes_that_do_not_serve():
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{', '.join(away)} cannot be brought back in {timeout_s:g} s")
+            for node in away:
+                # Refused while the node has not registered, or when it has come back by itself.
+                with suppress(ClusterError):
+                    self.command("scontrol", "update", f"nodename={node}", "state=resume")
+            time.sleep(_REPAIR_PAUSE_S)
+
+    def _nodes_that_do_not_serve(self) -> list[str]:
+        lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
+        return sorted({n for n, state in map(str.split, lines) if state not in _SERVING})
+
     def _kill_node(self, node: str) -> None:
         log = self.settings.in_folder("log", f"{node}.log")
         self._daemons.stop(node, kill=True)
@@ -176,12 +189,17 @@ class LocalCluster:
     def environment(self) -> dict[str, str]:
         """What Slurm's commands need to find this cluster."""
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("SLURM")}
-        return inherited | {"PATH": _PATH, "SLURM_CONF": str(self.settings.conf)}
+        return inherited | {"PATH": SEARCH_PATH, "SLURM_CONF": str(self.settings.conf)}
+
+    def command_line(self, arguments: Sequence[str]) -> list[str]:
+        """What runs a Slurm command against this cluster, in its environment."""
+        root = self.settings.root
+        return enter(root, arguments, user=None, leash=False) if root else list(arguments)
 
     def command(self, *arguments: str) -> str:
         """Output of a Slurm command, like ("scontrol", "ping")."""
         done = subprocess.run(
-            arguments,
+            self.command_line(arguments),
             env=self.environment,
             capture_output=True,
             text=True,
@@ -232,62 +250,9 @@ class LocalCluster:
                 raise ClusterError(f"waited {READY_TIMEOUT_S:g} s for {what}; see {log}")
             time.sleep(0.1)
 
-    # --- files ------------------------------------------------------------------------------------
-
-    def _write_files(self) -> None:
-        settings = self.settings
-        for name in ("etc", "run", "log", "controller", "spool", "temporary", "devices"):
-            settings.in_folder(name).mkdir(parents=True, exist_ok=True, mode=0o755)
-        for name, size in (("munge.key", 128), ("jwt.key", 32)):
-            _write_secret(settings.in_folder("etc", name), size)
-        devices = _make_devices(settings)
-        settings.conf.write_text(conf.slurm_conf(settings, gpus=bool(devices)))
-        etc = settings.conf.parent
-        (etc / "gres.conf").write_text(conf.gres_conf(settings, devices))
-        if conf.cgroups_work():
-            (etc / "cgroup.conf").write_text(conf.cgroup_conf())
-        save(settings)
-
-    def _munge_command(self) -> list[str]:
-        run, log = self.settings.in_folder("run"), self.settings.in_folder("log")
-        return [
-            "munged",
-            "--foreground",
-            f"--key-file={self.settings.in_folder('etc', 'munge.key')}",
-            f"--socket={run / 'munge.sock'}",
-            f"--pid-file={run / 'munged.pid'}",
-            f"--seed-file={run / 'munge.seed'}",
-            f"--log-file={log / 'munged.log'}",
-        ]
-
-    def _rest_plugins(self) -> str:
-        """22.05 wants its plugins by version; newer ones by what they talk to."""
-        old = _has_plugin("openapi_v0_0_38.so") and not _has_plugin("openapi_slurmctld.so")
-        plugins = ["v0.0.38", "dbv0.0.38"] if old else ["slurmctld", "slurmdbd"]
-        return ",".join(plugins if self.settings.accounting else plugins[:1])
-
 
 def _rest_user() -> str:
     for name in _REST_USERS:
         with suppress(KeyError):
             return pwd.getpwnam(name).pw_name
     raise ClusterError("slurmrestd needs a user other than root: make one called slurm")
-
-
-def _write_secret(path: Path, size_bytes: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with open(descriptor, "wb") as file:
-        file.write(secrets.token_bytes(size_bytes))
-
-
-def _make_devices(settings: ClusterSettings) -> list[Path]:
-    """A character device for each GPU, as Slurm wants one: doubles of /dev/null. Only root can."""
-    devices = [settings.in_folder("devices", f"gpu{n}") for n in range(settings.gpus_per_node)]
-    null = Path("/dev/null").stat().st_rdev
-    try:
-        for device in devices:
-            if not device.exists():
-                os.mknod(device, stat.S_IFCHR | 0o666, null)
-    except OSError:
-        return []
-    return devices

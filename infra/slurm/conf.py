@@ -58,6 +58,7 @@ MinJobAge={kept_jobs_s}
 CompleteWait=0
 Waittime=0
 RebootProgram=/bin/true
+Prolog={folder}/etc/prolog
 
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=2,sched_min_interval=100000

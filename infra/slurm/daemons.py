@@ -15,6 +15,7 @@ import psutil
 from configs.errors import OverlandError
 from configs.files import write_json
 from infra.launch.leash import die_with_parent
+from infra.slurm.release import enter
 
 _WAIT_S = 0.05
 _END_TIMEOUT_S = 10.0
@@ -28,9 +29,9 @@ class ClusterError(OverlandError):
 class Daemons:
     """The daemons of one cluster, by name; their process ids and output are in its folder."""
 
-    def __init__(self, folder: Path, *, leash: bool) -> None:
+    def __init__(self, folder: Path, *, leash: bool, root: Path | None = None) -> None:
         self._run, self._log = folder / "run", folder / "log"
-        self._leash = leash
+        self._leash, self._root = leash, root
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         """Held until they have ended: those of other processes are known by their records."""
 
@@ -46,6 +47,9 @@ class Daemons:
         if self.is_up(name):
             return
         parent = os.getpid()
+        if self._root is not None:
+            command = enter(self._root, command, user=user, leash=self._leash)
+            user = None
 
         def prepare() -> None:
             if self._leash:

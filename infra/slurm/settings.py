@@ -44,6 +44,8 @@ class ClusterSettings:
     message_timeout_s: int = 3
     """A dead node is noticed after about twice this and 5 s."""
     kill_wait_s: int = 2
+    root: Path | None = None
+    """A chroot whose Slurm is used in the place of this machine's: infra.slurm.release."""
     kept_jobs_s: int = 3600
     """How long slurmctld remembers a job that has ended."""
 
@@ -101,6 +103,8 @@ def check(settings: ClusterSettings) -> None:
             f"the cluster's folder {text!r} must be an absolute path without spaces, of at most "
             f"{_MAX_FOLDER_LENGTH} characters"
         )
+    if settings.root is not None and settings.accounting:
+        raise InputError("slurmdbd of another Debian release does not run with this machine's")
     for port in settings.ports:
         if not _is_free(port):
             raise InputError(f"port {port} is taken: choose another one with --port-base")
@@ -127,6 +131,7 @@ def free_port_base(first: int = 20000, last: int = 32000, step: int = 20) -> int
 def save(settings: ClusterSettings) -> None:
     """Keep the settings in the cluster's folder."""
     values = dataclasses.asdict(settings) | {"folder": str(settings.folder)}
+    values["root"] = str(settings.root) if settings.root else None
     write_json(settings.in_folder("settings.json"), values)
 
 
@@ -136,4 +141,5 @@ def load(folder: Path) -> ClusterSettings | None:
         values = json.loads((folder / "settings.json").read_text())
     except FileNotFoundError:
         return None
-    return ClusterSettings(**(values | {"folder": folder}))
+    root = Path(values["root"]) if values.get("root") else None
+    return ClusterSettings(**(values | {"folder": folder, "root": root}))

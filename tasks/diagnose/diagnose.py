@@ -54,6 +54,7 @@ _CLASS_OF_STATE = {
     "NODE_FAIL": "NodeFailure",
     "CANCELLED": "SlurmCancelled",
 }
+_NEVER_STARTS = "FAILED DependencyNeverSatisfied"
 _CONFIDENCE = {"decisive": 0.95, "cause": 0.85, "effect": 0.6}
 _EXCEPTION_CONFIDENCE = 0.8
 _ASIDE_CONFIDENCE = 0.4
@@ -124,6 +125,14 @@ def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
     state = record.reason.partition(" ")[0]
     if record.outcome == "cancelled":
         state = "CANCELLED"
+    if record.reason.startswith(_NEVER_STARTS):
+        return make_verdict(
+            "ArgumentError",
+            method="launcher",
+            confidence=0.95,
+            evidence=[f"launcher: {record.reason}"],
+            mitigation="Look after the jobs that launcher.slurm.dependency names, or leave it out.",
+        )
     if state not in _CLASS_OF_STATE:
         return None
     return make_verdict(

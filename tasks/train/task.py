@@ -110,7 +110,14 @@ def _job(config: RunConfig, attempt: AttemptDir, exclude: Sequence[str]) -> JobS
         processes_per_node=config.launcher.processes_per_node,
         grace_s=config.recovery.stop_grace_s,
         exclude_nodes=tuple(sorted({*excluded_nodes(RunDir(run_dir)), *exclude})),
+        dependency=_dependency(config),
     )
+
+
+def _dependency(config: RunConfig) -> str | None:
+    """Once training has begun it has been met, and Slurm may have forgotten the jobs that it names."""
+    begun = any(attempt.events() for attempt in RunDir(config.resolved_run_dir()).attempts())
+    return None if begun or config.launcher.kind != "slurm" else config.launcher.slurm.dependency
 
 
 def excluded_nodes(run: RunDir) -> list[str]:

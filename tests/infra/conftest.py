@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import getpass
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from infra.slurm.cluster import LocalCluster, missing_packages
-from infra.slurm.settings import ClusterSettings, free_port_base
+from infra.slurm.cluster import LocalCluster
+from infra.slurm.packages import missing_packages
+from infra.slurm.temporary import temporary_cluster
 
 
 @dataclass(frozen=True)
@@ -32,38 +31,27 @@ class SlurmSite:
         return self.cluster.settings.node_names
 
 
-def bring_up(*, accounting: bool = False, nodes: int = 3) -> Iterator[SlurmSite]:
+ROOT = Path(os.environ["OVERLAND_SLURM_ROOT"]) if "OVERLAND_SLURM_ROOT" in os.environ else None
+"""A chroot with another release of Slurm, for all tests: `make test-slurm-24.11`."""
+
+
+def bring_up(*, accounting: bool = False, **settings: Any) -> Iterator[SlurmSite]:
     """A cluster that ends with the tests; skips where Slurm is not installed."""
-    if missing := missing_packages(accounting=accounting):
+    if missing := missing_packages(accounting=accounting, root=ROOT):
         pytest.skip(f"not installed: {' '.join(missing)}; `make slurm-packages` installs them")
-    folder = Path(tempfile.mkdtemp(prefix="overland-slurm-"))
-    folder.chmod(0o755)
-    settings = ClusterSettings(
-        folder=folder,
-        port_base=free_port_base(),
-        nodes=nodes,
-        node_prefix=f"t{os.getpid()}{'a' if accounting else ''}",
-        accounting=accounting,
-    )
-    cluster = LocalCluster(settings, leash=True)
-    try:
-        cluster.up()
-        token_file = folder / "token"
-        token_file.touch(mode=0o600)
-        token_file.write_text(cluster.token(getpass.getuser()))
+    with temporary_cluster(accounting=accounting, root=ROOT, **settings) as (cluster, token_file):
         yield SlurmSite(cluster, token_file)
-    finally:
-        cluster.down()
-        shutil.rmtree(folder)
 
 
 @pytest.fixture(scope="session")
 def slurm_site() -> Iterator[SlurmSite]:
     """Three nodes, one without GPUs, slurmctld and slurmrestd."""
-    yield from bring_up()
+    yield from bring_up(nodes=3)
 
 
 @pytest.fixture(scope="session")
 def accounting_site() -> Iterator[SlurmSite]:
-    """The same with slurmdbd: accounts and qualities of service count."""
-    yield from bring_up(accounting=True, nodes=1)
+    """The same with slurmdbd: accounts and qualities of service count, and slurmctld soon forgets."""
+    if ROOT is not None:
+        pytest.skip("slurmdbd of Debian 13 does not start with its own MariaDB client")
+    yield from bring_up(accounting=True, nodes=1, kept_jobs_s=2)

@@ -10,7 +10,7 @@ from helpers import overland
 from configs.rundir import RunDir
 from flows.chaos.run import run_chaos
 from flows.chaos.schedule import Moment, Plan, Strike
-from flows.chaos.strike import processes_of
+from flows.chaos.site import processes_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 

@@ -262,6 +262,10 @@ def test_ranks_do_not_outlive_a_killed_supervisor(launcher: LocalLauncher, tmp_p
         ({"argv": ()}, "names no program"),
         ({"argv": ("true", "a\0b")}, "NUL character"),
         ({"exclude_nodes": (os.uname().nodename,)}, "the local launcher's only node"),
+        (
+            {"dependency": "afterok:7"},
+            "waits for 'afterok:7'; the local launcher starts jobs at once",
+        ),
         ({"need_nodes": ("elsewhere",)}, "needs elsewhere; the local launcher has"),
     ],
 )

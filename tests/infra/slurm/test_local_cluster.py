@@ -79,13 +79,13 @@ def test_configuration_names_each_node_once(tmp_path: Path) -> None:
 
 
 def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from infra.slurm import cluster
+    from infra.slurm import packages
 
-    monkeypatch.setattr(cluster, "_PATH", str(tmp_path))
-    missing = cluster.missing_packages()
+    monkeypatch.setattr(packages, "SEARCH_PATH", str(tmp_path))
+    missing = packages.missing_packages()
     assert {"munge", "slurmctld", "slurmd", "slurmrestd", "slurm-client"} <= set(missing)
     assert "slurmdbd" not in missing
-    assert {"slurmdbd", "mariadb-server"} <= set(cluster.missing_packages(accounting=True))
+    assert {"slurmdbd", "mariadb-server"} <= set(packages.missing_packages(accounting=True))
 
 
 def test_commands_without_a_cluster_say_so(tmp_path: Path) -> None:

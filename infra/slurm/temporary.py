@@ -1,0 +1,49 @@
+"""A cluster that lives as long as what it was brought up for: tests, chaos trials."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from infra.slurm.cluster import LocalCluster
+from infra.slurm.settings import ClusterSettings, free_port_base
+
+
+@contextmanager
+def temporary_cluster(
+    *, nodes: int = 4, accounting: bool = False, root: Path | None = None, **more: Any
+) -> Iterator[tuple[LocalCluster, Path]]:
+    """The cluster and the file with its user's token; in a folder, and on ports, of its own. It ends
+    with this process, however that ends."""
+    folder = Path(tempfile.mkdtemp(prefix="overland-slurm-"))
+    folder.chmod(0o755)
+    settings = ClusterSettings(
+        folder=folder,
+        port_base=free_port_base(),
+        nodes=nodes,
+        node_prefix=f"t{os.getpid()}{'a' if accounting else ''}",
+        accounting=accounting,
+        root=root,
+        **more,
+    )
+    cluster = LocalCluster(settings, leash=True)
+    try:
+        cluster.up()
+        yield cluster, write_token(cluster)
+    finally:
+        cluster.down()
+        shutil.rmtree(folder)
+
+
+def write_token(cluster: LocalCluster) -> Path:
+    """A file with a new token for who runs this; it is readable by nobody else."""
+    path = cluster.settings.in_folder("token")
+    path.touch(mode=0o600)
+    path.write_text(cluster.token(getpass.getuser()) + "\n")
+    return path
