@@ -12,7 +12,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from configs.diagnose_schema import DiagnoseConfig
-from configs.errors import InputError, OverlandError
+from configs.errors import ConfigError, InputError, OverlandError
 from configs.records import AttemptRecord, Verdict
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
@@ -100,31 +100,48 @@ def _rules_folder(settings: DiagnoseConfig) -> Path:
     return settings.resolved_store() / "filter_rules"
 
 
-def _diagnose(attempt: AttemptDir, record: AttemptRecord, run_config: RunConfig) -> Verdict:
-    """The verdict. Raised here, an error would end the run now and again at each of its starts."""
-    config = run_config.diagnose
-    store = config.resolved_store()
+def _diagnose(attempt: AttemptDir, record: AttemptRecord, config: RunConfig) -> Verdict:
+    """The verdict, by past cases and a model too where rules are unsure and these can be had."""
+    verdict = _by_rules(attempt, record, config.diagnose)
+    if not is_unsure(verdict):
+        return verdict
     try:
-        verdict = diagnose_attempt(attempt, record, learned=store)
-        if not is_unsure(verdict):
-            return verdict
-        files = attempt_log_files(attempt.path)
-        with ExitStack() as stack:
-            model = None
-            if config.endpoint is not None:
-                from infra.language_model import LanguageModel  # its client is an extra
+        return _look_further(verdict, attempt, config)
+    except Exception as error:
+        get_run_logger().exception("attempt %d: the rules' verdict stands alone", attempt.number)
+        why = f"past cases and model were not asked: {type(error).__name__}: {error}"
+        return verdict.model_copy(update={"evidence": [*verdict.evidence, why]})
 
-                model = stack.enter_context(LanguageModel(config))
-            return look_further(
-                verdict,
-                [source_of(file, str(file.relative_to(attempt.path))) for file in files],
-                store=store,
-                neighbours=config.neighbours,
-                embedding_model=config.embedding_model,
-                rules=rules_for(_job_kind(run_config), _rules_folder(config)),
-                model=model,
-                max_prompt_chars=config.max_prompt_chars,
-            )
+
+def _look_further(verdict: Verdict, attempt: AttemptDir, run_config: RunConfig) -> Verdict:
+    config = run_config.diagnose
+    files = attempt_log_files(attempt.path)
+    with ExitStack() as stack:
+        model = None
+        if config.endpoint is not None:
+            from infra.language_model import LanguageModel  # its client is an extra
+
+            model = stack.enter_context(LanguageModel(config))
+        return look_further(
+            verdict,
+            [source_of(file, str(file.relative_to(attempt.path))) for file in files],
+            store=config.resolved_store(),
+            neighbours=config.neighbours,
+            embedding_model=config.embedding_model,
+            rules=rules_for(_job_kind(run_config), _rules_folder(config)),
+            model=model,
+            max_prompt_chars=config.max_prompt_chars,
+        )
+
+
+def _by_rules(attempt: AttemptDir, record: AttemptRecord, config: DiagnoseConfig) -> Verdict:
+    """The rules' verdict. Raised here, an error would end the run now and again at each of its starts."""
+    try:
+        try:
+            return diagnose_attempt(attempt, record, learned=config.resolved_store())
+        except ConfigError:  # learned rules that somebody has edited
+            get_run_logger().warning("learned rules are left out", exc_info=True)
+            return diagnose_attempt(attempt, record)
     except Exception as error:
         get_run_logger().exception("the diagnosis of attempt %d failed", attempt.number)
         return make_verdict(

@@ -34,8 +34,8 @@ def plain_logging(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def diagnose(attempt: AttemptDir) -> Verdict:
-    config = RunConfig(run_dir=attempt.path.parent.parent)
+def diagnose(attempt: AttemptDir, **settings: object) -> Verdict:
+    config = RunConfig.model_validate({"run_dir": attempt.path.parent.parent, "diagnose": settings})
     return task.diagnose.fn(config, attempt.number)
 
 
@@ -60,3 +60,19 @@ def test_a_diagnosis_that_fails_is_an_unknown_failure(
     run = RunDir(attempt.path.parent.parent)
     action = decide(attempt_history(run), RecoveryConfig(), now=0.0)
     assert (action.kind, action.stop) == ("resubmit_later", False)
+
+
+def test_broken_learned_rules_cost_only_themselves(attempt: AttemptDir, tmp_path: Path) -> None:
+    (tmp_path / "learned_rules.yaml").write_text("rules: 3")
+    attempt.rank_log(0).write_text("ZeroDivisionError: division by zero\n")
+    assert diagnose(attempt, store=tmp_path).failure_class == "ZeroDivisionError"
+
+
+def test_the_rules_verdict_stands_when_past_cases_cannot_be_compared(
+    attempt: AttemptDir, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    attempt.rank_log(0).write_text("step 1\n[sim] FATAL mesh partition 3 has no cells\n")
+    verdict = diagnose(attempt, store=tmp_path / "cases", embedding_model=tmp_path / "no-model")
+    assert (verdict.method, verdict.root_cause_line) == ("none", 2)
+    assert "ConfigError: diagnose.embedding_model" in verdict.evidence[-1]
+    assert "the rules' verdict stands alone" in caplog.text
