@@ -22,6 +22,8 @@ class EvaluationSetting(Record):
     """Of each GPU, from the node's memory."""
     process_start_s: float = 0.0
     """Of each process that holds a model, before it loads it."""
+    scorer_start_s: float = 0.0
+    """Of what scores, where it starts only when inference has ended."""
     shard_overhead_s: float = 0.0
     """Of each slice of a task, in every policy."""
 

@@ -16,6 +16,8 @@ from tasks.evaluate.simulation_workload import SimulatedTask
 
 Slice = tuple[int, int]
 """Position of a task, and how many of its requests."""
+Partition = list[list[Slice]]
+"""The slices of each trial."""
 
 DEFAULT_TASK_SIZE = 40_000
 _TASK_SIZES = tuple(int(DEFAULT_TASK_SIZE * 2.0**power) for power in range(-8, 48))
@@ -55,18 +57,26 @@ def opencompass_size(
     tasks: Sequence[SimulatedTask], setting: EvaluationSetting
 ) -> tuple[PolicyResult, PolicyResult | None]:
     """SizePartitioner: the best over max_task_size and strategy, and its defaults where it can run."""
-    sizes = [size for size in _TASK_SIZES if _can_split(tasks, size)][:_SIZES_TRIED]
+    partitions = size_partitions(tasks)
     results = {
-        (size, merge): _infer_then_eval(
-            tasks,
-            setting,
-            size_partition(tasks, size, merge=merge),
-            f"max_task_size={size}, strategy={'heuristic' if merge else 'split'}",
-        )
+        choice: infer_then_eval(tasks, setting, partition, choice)
+        for choice, partition in partitions.items()
+    }
+    return _best(list(results.values())), results.get(_size_choice(DEFAULT_TASK_SIZE, merge=True))
+
+
+def size_partitions(tasks: Sequence[SimulatedTask]) -> dict[str, Partition]:
+    """SizePartitioner's partitions, by the choice that gives each."""
+    sizes = [size for size in _TASK_SIZES if _can_split(tasks, size)][:_SIZES_TRIED]
+    return {
+        _size_choice(size, merge=merge): size_partition(tasks, size, merge=merge)
         for size in sizes
         for merge in (True, False)
     }
-    return _best(list(results.values())), results.get((DEFAULT_TASK_SIZE, True))
+
+
+def _size_choice(size: int, *, merge: bool) -> str:
+    return f"max_task_size={size}, strategy={'heuristic' if merge else 'split'}"
 
 
 def _can_split(tasks: Sequence[SimulatedTask], size: int) -> bool:
@@ -82,22 +92,25 @@ def opencompass_num_worker(
 ) -> tuple[PolicyResult, PolicyResult]:
     """NumWorkerPartitioner: the best over num_worker and strategy, and one worker a GPU."""
     results = [
-        _infer_then_eval(
-            tasks,
-            setting,
-            num_worker_partition(tasks, factor * setting.gpus, merge=merge),
-            f"num_worker={factor * setting.gpus}, strategy={'heuristic' if merge else 'split'}",
-        )
-        for factor in _WORKERS_A_GPU
-        for merge in (True, False)
-        if (factor == 1 and merge) or factor * setting.gpus * len(tasks) <= _MOST_TRIALS
+        infer_then_eval(tasks, setting, partition, choice)
+        for choice, partition in num_worker_partitions(tasks, setting.gpus).items()
     ]
     return _best(results), results[0]
 
 
-def size_partition(
-    tasks: Sequence[SimulatedTask], max_size: int, *, merge: bool
-) -> list[list[Slice]]:
+def num_worker_partitions(tasks: Sequence[SimulatedTask], gpus: int) -> dict[str, Partition]:
+    """NumWorkerPartitioner's partitions, by the choice that gives each; one worker a GPU first."""
+    return {
+        f"num_worker={factor * gpus}, strategy={'heuristic' if merge else 'split'}": (
+            num_worker_partition(tasks, factor * gpus, merge=merge)
+        )
+        for factor in _WORKERS_A_GPU
+        for merge in (True, False)
+        if (factor == 1 and merge) or factor * gpus * len(tasks) <= _MOST_TRIALS
+    }
+
+
+def size_partition(tasks: Sequence[SimulatedTask], max_size: int, *, merge: bool) -> Partition:
     """Split what is larger than `max_size`, evenly; pack the rest, by size, until the next is too much."""
     chunks: list[tuple[int, Slice]] = []
     sizes = [task.cost_factor * task.item.requests for task in tasks]
@@ -123,9 +136,7 @@ def size_partition(
     return trials
 
 
-def num_worker_partition(
-    tasks: Sequence[SimulatedTask], workers: int, *, merge: bool
-) -> list[list[Slice]]:
+def num_worker_partition(tasks: Sequence[SimulatedTask], workers: int, *, merge: bool) -> Partition:
     """Split each task into as many slices as workers, and deal them out."""
     chunks: list[Slice] = []
     for at, task in enumerate(tasks):
@@ -148,10 +159,10 @@ def _steps(requests: int, step: int) -> Iterator[int]:
         yield min(step, requests - start)
 
 
-def _infer_then_eval(
+def infer_then_eval(
     tasks: Sequence[SimulatedTask],
     setting: EvaluationSetting,
-    partition: list[list[Slice]],
+    partition: Partition,
     choice: str,
 ) -> PolicyResult:
     """Each trial loads the model once for its slices; when all have ended, all metrics run on CPU cores."""
@@ -161,7 +172,8 @@ def _infer_then_eval(
         for slices in partition
     ]
     run = run_trials(trials, setting)
-    metrics = run_metrics(items, [run.end_s] * len(items), [0.0] * setting.cpu_cores)
+    scoring_s = run.end_s + setting.scorer_start_s
+    metrics = run_metrics(items, [scoring_s] * len(items), [0.0] * setting.cpu_cores)
     return PolicyResult(
         makespan_s=max([run.end_s, *(metric.end_s for metric in metrics)]),
         infer_end_s=run.end_s,
