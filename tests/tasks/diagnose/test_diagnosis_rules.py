@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import get_args
 
 import pytest
@@ -134,8 +133,7 @@ def test_a_wrong_rules_file_is_refused_by_name(text: str, said: str) -> None:
 def test_matching_is_linear_in_hostile_text() -> None:
     exponential = compile_pattern(r"^(a+)+$")
     text = "a" * 4000 + "!"
-    started = time.monotonic()
-    assert exponential.search(text) is None
+    assert exponential.search(text) is None  # years, were it not linear
     rules = default_rules()
     for hostile in (
         "Xid (PCI:" * 400,
@@ -143,8 +141,7 @@ def test_matching_is_linear_in_hostile_text() -> None:
         "DataLoader worker (pid " * 150,
         "." * 4000,
     ):
-        rules.match(_line(hostile), 1)
-    assert time.monotonic() - started < 5.0
+        assert rules.match(_line(hostile), 1) is None, hostile[:20]
 
 
 def test_every_class_has_a_valid_action_and_short_advice() -> None:

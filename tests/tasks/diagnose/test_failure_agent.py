@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -204,16 +205,16 @@ def test_a_rule_that_fails_a_check_does_not_join(
 
 @pytest.mark.parametrize(
     "pattern",
-    [r"(a+)+$|checkout of feature \w+ refused", r"(.*,)*x|checkout of feature (\w|\d)+ refused"],
+    [r"(~+)+$|checkout of feature \w+ refused", r"(.*,)*!!|checkout of feature (\w|\d)+ refused"],
 )
 def test_a_pattern_that_is_catastrophic_elsewhere_is_linear_here(
     pattern: str, folder: Path
 ) -> None:
     with serve(says(changed(rule={"pattern": pattern, "evidence": ROOT}))) as server:
         ask(server, folder)
-    for rule in learned_rules(folder):
-        text = "a" * 4000 + "," * 4000 + "!"
-        RuleSet([rule]).match(LogLine("y", 1, None, text, text), 1)
+    (rule,) = learned_rules(folder)
+    text = "~" * 4000 + "," * 4000 + "!"  # years, in an engine that goes back
+    assert RuleSet([rule]).match(LogLine("y", 1, None, text, text), 1) is None
 
 
 INJECTIONS = [
@@ -247,6 +248,18 @@ def test_lines_that_speak_to_the_model_never_reach_it(injection: str, folder: Pa
     assert verdict.failure_class == "ConnectionError"
     assert verdict.root_cause_text == ROOT
     assert any("withheld" in line for line in verdict.evidence)
+
+
+def test_a_confirmed_case_that_speaks_to_the_model_is_not_shown(folder: Path) -> None:
+    with open_cases() as store:
+        near = store.nearest(ROOT, 2)
+    hostile = replace(near[0].case, root=INJECTIONS[0], text=INJECTIONS[0])
+    with serve(obeys) as server:
+        verdict = ask(server, folder, neighbours=[Neighbour(hostile, 0.9), near[1]])
+        sent = json.dumps(server.requests, ensure_ascii=False)
+    assert INJECTIONS[0] not in sent
+    assert near[1].case.resolution[:40] in sent
+    assert verdict.failure_class == "ConnectionError"
 
 
 def test_a_model_that_was_talked_over_cannot_do_much(folder: Path) -> None:

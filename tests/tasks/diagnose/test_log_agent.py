@@ -134,7 +134,7 @@ def test_segments_hold_what_could_be_routine_once_and_redacted() -> None:
     assert segment == ["frobnicator 17: warm, 3 plates", "user=<email> logged in"]
 
 
-def test_segments_stream(tmp_path: Path) -> None:
+def test_segments_stream() -> None:
     endless = (
         LogLine("x", n, None, "", f"word{chr(97 + n % 26)} {n} {'x' * (n % 97)}")
         for n in range(10**9)

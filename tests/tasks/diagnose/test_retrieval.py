@@ -6,6 +6,8 @@ import json
 import multiprocessing
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,7 +85,7 @@ def test_like_failures_are_found_in_long_logs(folder: Path, text: str, failure_c
     found = nearest(log, 3)
     assert failure_class in [neighbour.case.failure_class for neighbour in found]
     assert found == sorted(found, key=lambda n: -n.similarity)
-    assert failure_class in found[0].quote or len(found) == 3
+    assert len(found) == 3
 
 
 def test_confirmed_diagnoses_are_found_without_their_secrets(folder: Path) -> None:
@@ -202,12 +204,22 @@ def test_what_differs_from_run_to_run_is_no_difference() -> None:
     assert a == normalise("OSError at 0xdead: '/other/place/x.bin' after 900 s")
 
 
-def test_vectors_do_not_depend_on_the_process(tmp_path: Path) -> None:
+def test_vectors_do_not_depend_on_the_process() -> None:
+    """They are stored, and compared with those of later ones."""
+    code = (
+        "import sys; from tasks.diagnose.retrieval import built_in_embedding as e\n"
+        "sys.stdout.buffer.write(e().name.encode() + b'|' + e().embed([sys.argv[1]]).tobytes())"
+    )
+    environment = {**os.environ, "PYTHONHASHSEED": "1"}
+    command = [sys.executable, "-c", code, LICENCE]
+    said = subprocess.run(command, capture_output=True, check=True, env=environment).stdout
+    here = built_in_embedding()
+    assert said == here.name.encode() + b"|" + here.embed([LICENCE]).tobytes()
+
+
+def test_an_embedding_is_named_after_what_it_was_fitted_to() -> None:
     corpus = [case.indexed_text() for case in packaged_cases()]
-    a, b = HashedNgrams(corpus), HashedNgrams(corpus)
-    assert a.name == b.name
-    assert np.array_equal(a.embed([LICENCE]), b.embed([LICENCE]))
-    assert HashedNgrams(corpus[1:]).name != a.name
+    assert HashedNgrams(corpus[1:]).name != built_in_embedding().name
 
 
 @pytest.mark.slow
