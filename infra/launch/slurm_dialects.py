@@ -29,6 +29,8 @@ class Dialect:
     """v0.0.40 and later."""
 
     can_drain = True
+    tells_objections = False
+    """Whether a submission's answer says that the job can never start."""
 
     def __init__(self, version: str) -> None:
         self.version = version
@@ -139,6 +141,7 @@ class OldDialect(Dialect):
     """v0.0.38."""
 
     can_drain = False
+    tells_objections = True
 
     def __init__(self) -> None:
         super().__init__(OLD_VERSION)

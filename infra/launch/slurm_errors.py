@@ -20,9 +20,9 @@ _SENTENCES = {
     2016: "{nodes} nodes are more than partition {partition!r} can ever give",
     2018: "a node that it names does not exist",
     2029: "no node has the features {constraints!r}",
+    2038: "the jobs of its dependency {dependency!r} do not exist, or it cannot be understood",
     2045: "account {account!r} does not exist, or user {user!r} is not in it",
     2051: "its time limit of {minutes} is more than partition {partition!r} allows",
-    2056: "the jobs of its dependency {dependency!r} do not exist, or it cannot be understood",
     2066: "QOS {qos!r} does not exist, or account and user may not use it",
     2072: "GPUs of this kind ({resources}) do not exist",
 }

@@ -42,6 +42,11 @@ _ON_ITS_WAY_S = 1.5
 """A request whose sender has died may take this long to become a job."""
 _WAITS = {"PartitionDown", "PartitionInactive", "PartitionDownOrInactive"}
 """Why a job that does not start now may well start later."""
+_NO_REASON = ("None", "")
+_FIRST_LOOK_S = 1.0
+"""Within this, Slurm has looked at a new job."""
+_LOOK_PAUSE_S = 0.1
+_PARTITION_LIMIT = 2015
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNKNOWN_PATH = "/usr/local/bin:/usr/bin:/bin"
 
@@ -136,20 +141,29 @@ class Submitter:
                 if found is not None:
                     return found
                 continue
-            if objection is not None:
+            if objection is not None or not self._client.dialect.tells_objections:
                 self._refuse_if_hopeless(job_id, objection)
             return job_id
 
-    def _refuse_if_hopeless(self, job_id: int, objection: SlurmError) -> None:
+    def _refuse_if_hopeless(self, job_id: int, objection: SlurmError | None) -> None:
         """A job that can never start would wait for ever."""
-        job = self._client.job(job_id)
-        if (
-            job.state == "PENDING"
-            and job.reason.startswith("Partition")
-            and job.reason not in _WAITS
-        ):
+        deadline = time.monotonic() + _FIRST_LOOK_S
+        while True:
+            try:
+                job = self._client.job(job_id)
+            except SlurmUnavailableError:
+                return  # It is submitted, and must be recorded.
+            if job.state != "PENDING" or job.reason not in _NO_REASON:
+                break
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_LOOK_PAUSE_S)
+        hopeless = job.reason.startswith("Partition") and job.reason not in _WAITS
+        if job.state == "PENDING" and hopeless:
             self._client.cancel(job_id)
-            raise SlurmError(f"{objection} ({job.reason})", objection.number)
+            words = str(objection) if objection else "the job can never start"
+            number = objection.number if objection else _PARTITION_LIMIT
+            raise SlurmError(f"{words} ({job.reason})", number)
 
     def _look_up(self, submission: Submission) -> int | None:
         """Number of the job with the submission's comment; one that was refused does not count."""

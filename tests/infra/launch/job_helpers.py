@@ -20,9 +20,9 @@ def python_job(job_dir: Path, code: str, *arguments: str, key: str = "run/attemp
     return JobSpec(key=key, name="test", argv=argv, job_dir=job_dir)
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
+def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = WAIT_LIMIT_S) -> None:
     """Wait for `condition`; fail with `what` when it takes too long."""
-    deadline = time.monotonic() + WAIT_LIMIT_S
+    deadline = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline, f"waited too long for {what}"
         time.sleep(0.01)

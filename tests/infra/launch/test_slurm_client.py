@@ -66,6 +66,19 @@ def errors(status: int, **error: Any) -> Answer:
     return lambda _: httpx.Response(status, json={"errors": [error], "jobs": []})
 
 
+# --- slurmdbd -------------------------------------------------------------------------------------
+
+
+def test_jobs_that_slurmdbd_does_not_know_and_sites_without_it() -> None:
+    nothing = errors(200, error="Nothing found with query", error_number=9003)
+    server = Server("v0.0.38", nothing)
+    assert make_client(server).accounted_jobs(7) == []
+    assert server.asked == ["GET /slurmdb/v0.0.38/job/7"]
+    without = make_client(Server("v0.0.38", lambda _: httpx.Response(404, text="Unable find.")))
+    with pytest.raises(SlurmError):
+        without.accounted_jobs(7)
+
+
 # --- versions -------------------------------------------------------------------------------------
 
 

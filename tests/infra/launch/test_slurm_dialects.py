@@ -41,6 +41,7 @@ FULL = JobRequest(
     exclude_nodes=("node3", "node5"),
     need_nodes=("node1", "node2"),
     survives_nodes=True,
+    dependency="afterok:17",
 )
 UNDOCUMENTED = {OLD_VERSION: {"nodes", "exclude_nodes", "nodelist", "no_kill"}}
 """Where 22.05 is right and its document is not: a list of node counts is ignored."""
@@ -99,6 +100,38 @@ def test_the_check_of_payloads_finds_what_is_wrong() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#/n"}, "b": {"type": "string"}}}
     assert misfits({"a": {"set": True}, "b": "x"}, schema, schemas, "") == []
     assert len(misfits({"a": {"set": 1, "no": 2}, "b": 3, "c": 4}, schema, schemas, "")) == 4
+
+
+@pytest.mark.parametrize("version", [OLD_VERSION, "v0.0.42"])
+def test_what_slurmdbd_remembers(version: str) -> None:
+    is_old = version == OLD_VERSION
+    value = {
+        "job_id": 7,
+        "name": "train",
+        "comment": {"job": "overland abc k"},
+        "nodes": "n[1-2]",
+        "time": {"submission": 90, "start": 100, "end": 160},
+        "state": {"current": "TIMEOUT" if is_old else ["TIMEOUT"], "reason": "None"},
+        "exit_code": {"status": "SUCCESS", "return_code": 0}
+        if is_old
+        else {"status": ["ERROR"], "return_code": {"set": True, "infinite": False, "number": 3}},
+    }
+    old = make_dialect(version).accounted(value)
+    assert (old.job.state, old.job.final, old.job.nodes) == ("TIMEOUT", True, ("n1", "n2"))
+    assert (old.job.started_at, old.job.ended_at) == (100.0, 160.0)
+    # 22.05 says 0 whatever happened.
+    assert old.job.exit_code == (None if is_old else 3)
+    assert old.is_the_one(comment="overland abc k", name="x", submitted_at=1e9)
+    assert not old.is_the_one(comment="overland abd k", name="train", submitted_at=90.0)
+
+
+def test_without_comments_slurmdbds_jobs_are_told_by_name_and_time() -> None:
+    value = {"job_id": 7, "name": "train", "state": {"current": "FAILED"}, "nodes": "None assigned"}
+    old = make_dialect(OLD_VERSION).accounted(value | {"time": {"submission": 5000}})
+    assert old.job.nodes == ()
+    assert old.is_the_one(comment="c", name="train", submitted_at=5002.5)
+    assert not old.is_the_one(comment="c", name="other", submitted_at=5002.5)
+    assert not old.is_the_one(comment="c", name="train", submitted_at=50000.0)
 
 
 def test_payload_of_22_05() -> None:

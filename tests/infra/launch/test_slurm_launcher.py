@@ -285,6 +285,65 @@ def test_a_preempted_job(slurm_site: Any, tmp_path: Path) -> None:
     assert wait_for_end(low, weak).state is JobState.PREEMPTED
 
 
+def test_a_node_that_cannot_start_jobs_is_no_persons_scancel(
+    launcher: Launcher, slurm_site: Any, tmp_path: Path
+) -> None:
+    """Slurm ends a job that may not be requeued with CANCELLED, without a reason."""
+    ill, *others = slurm_site.nodes
+    slurm_site.cluster.make_ill(ill)
+    try:
+        spec = dataclasses.replace(sleeper(tmp_path), exclude_nodes=tuple(others))
+        status = wait_for_end(launcher, launcher.submit(spec))
+        assert (status.state, status.nodes) == (JobState.NODE_FAIL, (ill,))
+        assert status.reason.startswith("the job could not be started")
+        assert not (tmp_path / "job-pids").exists()
+    finally:
+        slurm_site.cluster.repair(timeout_s=60.0)
+
+
+def test_a_dependency_is_waited_for_or_given_up(
+    launcher: Launcher, slurm_site: Any, tmp_path: Path
+) -> None:
+    def depends_on(name: str, code: str) -> JobState:
+        first = launcher.submit(python_job(tmp_path / f"{name}-first", code, key=f"{name}-first"))
+        spec = python_job(tmp_path / name, "", key=name)
+        spec = dataclasses.replace(spec, dependency=f"afterok:{first.job_id}")
+        handle = launcher.submit(spec)
+        state = wait_for_end(launcher, handle).state
+        assert launcher.poll(first).state.final, "it came first"
+        if state is JobState.FAILED:
+            assert "DependencyNeverSatisfied" in launcher.poll(handle).reason
+        return state
+
+    assert depends_on("good", "import time; time.sleep(1)") is JobState.COMPLETED
+    assert depends_on("bad", "import sys, time; time.sleep(1); sys.exit(3)") is JobState.FAILED
+    left = slurm_site.cluster.command("squeue", "-h", "-t", "pending", "-o", "%k")
+    assert "bad" not in left, "what can never start does not stay in the queue"
+
+
+def test_slurmdbd_remembers_what_slurmctld_has_forgotten(
+    accounting_site: Any, tmp_path: Path
+) -> None:
+    cluster = accounting_site.cluster
+    launcher = with_settings(accounting_site, account="research")
+    handle = launcher.submit(sleeper(tmp_path))
+    wait_for_pids(tmp_path / "job-pids", 1)
+    cluster.command("scancel", handle.job_id)
+
+    def is_forgotten() -> bool:
+        with suppress(ClusterError):
+            cluster.command("scontrol", "show", "job", handle.job_id)
+            return False
+        return True
+
+    wait_until(is_forgotten, "slurmctld to forget the job", limit_s=180.0)
+    # By its nodes' word alone this would be Slurm's failure.
+    status = launcher.poll(handle)
+    assert status.state is JobState.CANCELLED
+    assert status.reason.startswith("cancelled from outside")
+    assert status.nodes == tuple(accounting_site.nodes)
+
+
 EATS = """
 kept = []
 for _ in range(200):
@@ -315,10 +374,10 @@ def test_out_of_memory(slurm_site: Any, tmp_path: Path, distributed: bool) -> No
     ("settings", "nodes", "words"),
     [
         ({"partition": "nowhere"}, 1, r"partition 'nowhere' does not exist: the server has .*main"),
-        ({}, 9, r"partition '\(default\)' can never give 9 node\(s\)"),
+        ({}, 9, r"can n?ever .*9 node\(s\)"),
         ({"memory_per_node_gib": 9999.0}, 1, r"no node can ever satisfy it.*MiB"),
         ({"gpus_per_node": 99}, 1, r"no node can ever satisfy it.*gpu:99"),
-        ({"cpus_per_node": 999}, 1, r"can never give 1 node\(s\) with 999 CPU"),
+        ({"cpus_per_node": 999}, 1, r"can n?ever .*1 node\(s\) with 999 CPU"),
         ({"constraints": "quantum"}, 1, r"no node has the features 'quantum'"),
         (
             {"partition": "short", "time_limit_minutes": 99},

@@ -62,6 +62,9 @@ def node(
         (job("OUT_OF_MEMORY", 0, signal=125), [], "OUT_OF_MEMORY", None, 125),
         (job("FAILED", 253), [node(0, exit_code=1)], "OUT_OF_MEMORY", 1, None),
         (job("FAILED", 1, derived_exit_code=253), [], "OUT_OF_MEMORY", 1, None),
+        # A node that could not even begin; a script that was killed later on is another matter.
+        (job("FAILED", 1, reason="JobLaunchFailure"), [], "NODE_FAIL", None, None),
+        (job("FAILED", 0, signal=9, reason="JobLaunchFailure"), [node(0, signal=9)], "FAILED", None, 9),
         # Its own time limit, to the second.
         (job("FAILED", 143), [node(0, "TIMEOUT", signal=15, reason="time limit of 5 s")], "TIMEOUT", None, 15),
     ],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from configs.errors import EXIT_RUN_FAILED
 from configs.events import StartEvent, StepEvent
 from configs.rundir import AttemptDir, RunDir
 from infra.slurm.daemons import ClusterError
@@ -156,3 +157,54 @@ def test_with_too_few_nodes_left_it_goes_on_with_fewer(slurm_site: Any, tmp_path
     assert start.world_size == 2
     assert start.step > 0
     assert steps_of(second) == list(range(start.step + 1, steps + 1))
+
+
+# So slow that what happens to the job happens before it is done; only in the first attempt.
+SLOW = [{"kind": "slow", "step": 25, "steps": 300, "delay_s": 1.0}]
+
+
+def slow_run(site: Any, folder: Path) -> Path:
+    steps = {"steps": 40, "validation_interval_steps": 40}
+    return slurm_run(
+        site, folder, nodes=1, parallel={"data": 1}, train=steps,
+        checkpoint={"interval_steps": 20}, faults=SLOW,
+    )  # fmt: skip
+
+
+def test_a_persons_scancel_is_respected(slurm_site: Any, tmp_path: Path) -> None:
+    config = slow_run(slurm_site, tmp_path)
+    run, log = RunDir(tmp_path / "run"), tmp_path / "log"
+    flow = start_overland("run", config, "--json", log=log)
+    wait_for(lambda: len(steps_of(run.attempt(1))) >= 25, flow, log)
+    record = run.attempt(1).record()
+    assert record is not None
+    slurm_site.cluster.command("scancel", record.job_id)
+    assert flow.wait(120) == EXIT_RUN_FAILED, log.read_text()
+    (attempt,) = run.attempts()
+    verdict, action = attempt.verdict(), attempt.action()
+    assert verdict is not None
+    assert action is not None
+    assert verdict.failure_class == "SlurmCancelled"
+    assert (action.stop, action.kind) == (True, "none")
+    assert "ended on purpose" in log.read_text()
+
+
+def test_after_its_time_limit_it_goes_on_in_the_next_job(slurm_site: Any, tmp_path: Path) -> None:
+    config = slow_run(slurm_site, tmp_path)
+    run, log = RunDir(tmp_path / "run"), tmp_path / "log"
+    flow = start_overland("run", config, "--json", log=log)
+    wait_for(lambda: len(steps_of(run.attempt(1))) >= 22, flow, log)
+    record = run.attempt(1).record()
+    assert record is not None
+    slurm_site.cluster.command("scontrol", "update", f"jobid={record.job_id}", "endtime=now")
+    assert flow.wait(300) == 0, log.read_text()
+    first, second = run.attempts()
+    verdict, action, again = first.verdict(), first.action(), second.record()
+    assert verdict is not None
+    assert action is not None
+    assert again is not None
+    assert (verdict.failure_class, verdict.method) == ("SlurmTimeLimit", "launcher")
+    assert (action.stop, action.kind) == (False, "resubmit_later")
+    assert again.job_id != record.job_id
+    assert start_of(second).step == 20
+    assert run.checkpoint(40).is_committed()

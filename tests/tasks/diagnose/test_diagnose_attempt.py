@@ -56,6 +56,12 @@ def test_a_completed_attempt_has_no_failure_whatever_its_logs_say(tmp_path: Path
         ("PREEMPTED", "SlurmPreempted", "resubmit_later"),
         ("OUT_OF_MEMORY", "CgroupOOM", "fix_by_user"),
         ("NODE_FAIL supervisor (pid 7) is gone", "NodeFailure", "restart_exclude_node"),
+        (
+            "NODE_FAIL the job could not be started: n1 was drained",
+            "NodeFailure",
+            "restart_exclude_node",
+        ),
+        ("FAILED DependencyNeverSatisfied: a job has failed", "ArgumentError", "fix_by_user"),
         ("CANCELLED cancelled", "SlurmCancelled", "none"),
     ],
 )
