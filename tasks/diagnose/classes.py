@@ -251,4 +251,12 @@ _TABLE = (
     ),
 )
 
+RESTARTS: tuple[ActionKind, ...] = (
+    "restart_same_nodes",
+    "restart_exclude_node",
+    "rollback_skip_data",
+    "resubmit_later",
+)
+"""Actions after which the job runs again, which must not be where its user has to mend something."""
+
 CLASSES: dict[str, FailureClass] = {entry.name: entry for entry in _TABLE}

@@ -53,7 +53,7 @@ class Compressor:
         self._rules = shipped_rules() if rules is None else rules
         self._limits = limits or Limits()
         self._table = TemplateTable(self._limits.max_templates)
-        self._table.append_fixed(Template("blank", ""))
+        self._table.append(Template("blank", ""))
         self._of_rule: dict[str, int] = {}
         self._by_shape = Cache(self._limits.max_cached_bytes)
         self._by_quick_mask = Cache(self._limits.max_cached_bytes)
@@ -171,7 +171,7 @@ class Compressor:
                 watched = rule.kind == "metrics"
                 template = Template("dropped", rule.id, line, 0, holds_loss=watched)
                 template.rule_kind = rule.kind
-                self._of_rule[rule.id] = self._table.append_fixed(template)
+                self._of_rule[rule.id] = self._table.append(template)
             return self._of_rule[rule.id]
         text = masked.decode("utf-8", errors="replace")
         names_rank = self._source.rank is None and split_prefix(line.text)[0] is not None

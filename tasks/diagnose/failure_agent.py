@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import ConfigError, LanguageModelError
 from configs.records import ActionKind, Verdict
-from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.classes import CLASSES, RESTARTS, Category
 from tasks.diagnose.language import Model
 from tasks.diagnose.learned_rules import RuleBook, checked_pattern, new_rule
 from tasks.diagnose.logs import LogLine
@@ -23,7 +23,7 @@ from tasks.diagnose.model_prompts import MEANINGS, Excerpt, failure_messages
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.redact import redact
 from tasks.diagnose.retrieval import Neighbour
-from tasks.diagnose.verdicts import make_verdict
+from tasks.diagnose.verdicts import MAX_EVIDENCE, make_verdict
 
 METHOD = "language_model"
 UNSURE_BELOW = 0.5
@@ -31,9 +31,7 @@ UNSURE_BELOW = 0.5
 
 _SUPPORTED_CONFIDENCE = 0.6
 _ALONE_CONFIDENCE = 0.4
-_MAX_EVIDENCE = 6
 _UNSAFE_ADVICE = r"(?i)https?:|www\.|\b(?:curl|wget|sudo|rm|chmod|chown|mkfs|dd|eval|pip|ssh|scp|nc)\b|[|;&`$<>]|\bpassword|\btoken\b"
-_RESTARTS = ("restart_same_nodes", "restart_exclude_node", "rollback_skip_data", "resubmit_later")
 
 
 class _ProposedRule(BaseModel):
@@ -50,7 +48,7 @@ class _Answer(BaseModel):
 
     quotes: list[str] = Field(min_length=1, max_length=5)
     failure_class: str = Field(alias="class", json_schema_extra={"enum": list(MEANINGS)})
-    category: Literal["infrastructure", "framework", "script", "scheduler", "anomaly", "none"]
+    category: Category
     at_fault: Literal["user", "infrastructure", "unknown"]
     mitigation: str = Field(max_length=600)
     rule: _ProposedRule | None
@@ -163,7 +161,7 @@ def _ground(answer: _Answer, excerpt: Excerpt) -> list[LogLine]:
 def _action(answer: _Answer, verdict: Verdict, supported: bool) -> ActionKind:
     """The class's action. On a model's word alone no node is excluded and nothing rolled back."""
     action = CLASSES[answer.failure_class].action
-    if answer.at_fault == "user" and action in _RESTARTS:
+    if answer.at_fault == "user" and action in RESTARTS:
         return "fix_by_user"
     if not supported and action not in ("fix_by_user", "resubmit_later"):
         return verdict.action
@@ -204,5 +202,5 @@ def _unchanged(verdict: Verdict, reason: str) -> Verdict:
     note = (
         f"language model: {' '.join(redact(reason).split())[:300]}; the verdict stands without it"
     )
-    evidence = [*verdict.evidence[: _MAX_EVIDENCE - 1], note]
+    evidence = [*verdict.evidence[: MAX_EVIDENCE - 1], note]
     return verdict.model_copy(update={"evidence": evidence})

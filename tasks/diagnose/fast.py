@@ -71,7 +71,7 @@ def scan_files(
     if size < _EVERY_LINE_BYTES:
         scan = Scan(default_rules_and(rules), handled_errors=list(handled_errors))
         return scan.read(chain.from_iterable(lines_of(blocks_of(s), s) for s in sources))
-    processes = min(os.cpu_count() or 1, _MAX_PROCESSES, len(sources))
+    processes = min(len(os.sched_getaffinity(0)), _MAX_PROCESSES, len(sources))
     if processes < 2 or size < _ONE_PROCESS_BYTES:
         return _scan_part(sources, handled_errors, rules)
     share = -(-len(sources) // processes)

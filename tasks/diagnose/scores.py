@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import InputError
+from tasks.diagnose.classes import RESTARTS
 
 INDEX_NAME = "INDEX.tsv"
 _NEAR_LINES = 2
-_RESTARTS = ("restart_same_nodes", "restart_exclude_node", "rollback_skip_data", "resubmit_later")
 _NOT_SAID = ("", "-")
 _ALTERNATIVES = re.compile(r"\balt=([\d,]+)")
 
@@ -74,14 +74,14 @@ def score(cases: Sequence[Case], answers: Sequence[Answer]) -> dict[str, float]:
     classes = [(case.failure_class, answer.failure_class) for case, answer in pairs]
     lines = [_is_near(answer, case) for case, answer in pairs if case.root_lines]
     nodes = [_is_node(answer, case) for case, answer in pairs if case.nodes]
-    harmless = [answer.action for case, answer in pairs if case.action not in _RESTARTS]
+    harmless = [answer.action for case, answer in pairs if case.action not in RESTARTS]
     return {
         "accuracy": _share([right == said for right, said in classes]),
         "macro_f1": _macro_f1(classes),
         "root_line": _share(lines),
         "node": _share(nodes),
         "action": _share([case.action == answer.action for case, answer in pairs]),
-        "wrong_restarts": _share([action in _RESTARTS for action in harmless]),
+        "wrong_restarts": _share([action in RESTARTS for action in harmless]),
     }
 
 

@@ -114,7 +114,8 @@ class TemplateTable:
     templates: list[Template] = field(default_factory=list)
     _bytes: int = 0
     _by_mask: dict[bytes, int] = field(default_factory=dict)
-    _used: dict[tuple[bool, str | bool], int] = field(default_factory=dict)
+    _used: dict[tuple[bool, str], int] = field(default_factory=dict)
+    """Room that is taken, by causes and by others."""
 
     def find(self, masked: bytes) -> int | None:
         """Index of the template of a masked line."""
@@ -131,15 +132,17 @@ class TemplateTable:
         fits = self._bytes + size <= self.max_bytes
         if fits and self._take_room(cause, "templates", self.max_templates):
             self._bytes += size
-            self._by_mask[masked] = self._append(template)
+            self._by_mask[masked] = self.append(template)
             return self._by_mask[masked]
         first_words = b" ".join(_WORDS.findall(masked)[:_GROUP_WORDS]).decode()
-        groups = [first_words, f"... {cause_words}"] if cause else [first_words]
-        for text in groups:
+        groups = {"first words": first_words}
+        if cause:
+            groups["cause words"] = f"... {cause_words}"
+        for what, text in groups.items():
             key = f"\x00{cause} {text}".encode()
             if key in self._by_mask:
                 return self._by_mask[key]
-            if self._take_room(cause, text[:3] == "...", self.max_templates // 4):
+            if self._take_room(cause, what, self.max_templates // 4):
                 return self._add_group(key, template, text)
         key = f"\x00{cause}".encode()
         known = self._by_mask.get(key)
@@ -147,18 +150,15 @@ class TemplateTable:
 
     def _add_group(self, key: bytes, template: Template, text: str) -> int:
         template.text = f"{text} <...>"
-        self._by_mask[key] = self._append(template)
+        self._by_mask[key] = self.append(template)
         return self._by_mask[key]
 
-    def append_fixed(self, template: Template) -> int:
-        """Index of a template that no line is looked up for: blank lines, a rule's."""
-        return self._append(template)
-
-    def _append(self, template: Template) -> int:
+    def append(self, template: Template) -> int:
+        """Index of a new template; without a mask, of one that no line is looked up for: a rule's."""
         self.templates.append(template)
         return len(self.templates) - 1
 
-    def _take_room(self, cause: bool, what: str | bool, limit: int) -> bool:
+    def _take_room(self, cause: bool, what: str, limit: int) -> bool:
         used = self._used.get((cause, what), 0)
         if used < limit:
             self._used[(cause, what)] = used + 1

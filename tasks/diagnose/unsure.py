@@ -15,6 +15,7 @@ from tasks.diagnose.learned_rules import RuleBook
 from tasks.diagnose.rendering import render
 from tasks.diagnose.retrieval import Neighbour, nearest
 from tasks.diagnose.sources import Source
+from tasks.diagnose.verdicts import MAX_EVIDENCE
 
 ALIKE = 0.8
 """From here on the nearest case's class was right in all of ten logs; from 0.7 on, in three of four."""
@@ -23,7 +24,6 @@ _CAREFUL_ACTIONS = frozenset({"fix_by_user", "resubmit_later"})
 """What likeness alone may decide: it excludes no node and skips no data."""
 _WORTH_SHOWING = 0.4
 _RETRIEVED_CONFIDENCE = 0.5
-_MAX_EVIDENCE = 6
 
 
 def look_further(
@@ -87,5 +87,5 @@ def _as_before(verdict: Verdict, near: Sequence[Neighbour]) -> Verdict:
 
 def _with_evidence(verdict: Verdict, near: Sequence[Neighbour]) -> Verdict:
     quotes = [n.quote for n in near if n.similarity >= _WORTH_SHOWING]
-    evidence = list(dict.fromkeys([*verdict.evidence[:3], *quotes]))[:_MAX_EVIDENCE]
+    evidence = list(dict.fromkeys([*verdict.evidence[:3], *quotes]))[:MAX_EVIDENCE]
     return verdict.model_copy(update={"evidence": evidence})

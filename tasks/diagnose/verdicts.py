@@ -9,7 +9,7 @@ from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.logs import LogLine
 
 _MAX_TEXT_CHARS = 1000
-_MAX_EVIDENCE = 6
+MAX_EVIDENCE = 6
 
 
 def make_verdict(
@@ -39,6 +39,6 @@ def make_verdict(
         action=action or known.action,
         confidence=confidence,
         method=method,
-        evidence=list(dict.fromkeys(quotes))[:_MAX_EVIDENCE],
+        evidence=list(dict.fromkeys(quotes))[:MAX_EVIDENCE],
         mitigation=known.mitigation if mitigation is None else mitigation,
     )
