@@ -17,7 +17,6 @@ What none of this explains is Unknown: the verdict quotes what there is and gues
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from configs.events import CheckpointEvent, EndEvent, Event
@@ -40,7 +39,6 @@ from tasks.diagnose.fast import scan_files
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.logs import LogLine, attempt_log_files
 from tasks.diagnose.place import TIMEOUTS, node_of, one_host, rank_of, stuck_ranks
-from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.sources import source_of
 from tasks.diagnose.stacks import verdict_on_hang
@@ -91,11 +89,6 @@ def diagnose_attempt(
 def diagnose_files(paths: list[Path]) -> Verdict:
     """Why a job failed (or that it did not), by its log files alone."""
     return diagnose_scan(scan_files([source_of(path, path.name) for path in paths]))
-
-
-def diagnose_lines(lines: Iterable[LogLine]) -> Verdict:
-    """The same for lines that are already read."""
-    return diagnose_scan(Scan(default_rules()).read(lines))
 
 
 def diagnose_scan(scan: Scan) -> Verdict:
@@ -200,14 +193,10 @@ def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Ve
 
 def _from_told_to_stop(scan: Scan) -> Verdict | None:
     """torchrun itself was told to stop and no one says why: what ranks print then are effects."""
-    line = scan.torchrun.told_to_stop
-    cancelled = any(f.method in CANCELLED for f in scan.fatal("effect"))
-    earlier = any(
-        f.line.file == line.file and f.line.number < line.number
-        for f in scan.fatal("effect")
-        if line is not None
-    )
-    if line is None or cancelled or earlier:
+    line, effects = scan.torchrun.told_to_stop, scan.fatal("effect")
+    if line is None or any(f.method in CANCELLED for f in effects):
+        return None
+    if any(f.line.file == line.file and f.line.number < line.number for f in effects):
         return None
     evidence = ["the whole job was told to stop from outside; nothing in the logs says by whom"]
     return make_verdict(
