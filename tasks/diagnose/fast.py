@@ -36,6 +36,9 @@ from tasks.diagnose.topology import may_tell_hosts
 BLOCK_BYTES = 1 << 20
 _EVERY_LINE_BYTES = 4 << 20
 """Smaller logs are looked at line by line."""
+_PACKED_SUFFIXES = (".gz", ".zst")
+_PACKED_RATIO = 20
+"""Of logs, which repeat themselves."""
 _ONE_PROCESS_BYTES = 128 << 20
 _MAX_PROCESSES = 16
 _CACHE_BYTES = 32 << 20
@@ -82,8 +85,13 @@ def scan_files(
 
 
 def size_bytes(sources: Sequence[Source]) -> int:
-    """Of all files; standard input may be anything."""
-    return sum(s.path.stat().st_size if s.path else _EVERY_LINE_BYTES for s in sources)
+    """Of all files, unpacked by a guess; standard input may be anything."""
+    return sum(_size_bytes(s.path) if s.path else _EVERY_LINE_BYTES for s in sources)
+
+
+def _size_bytes(path: Path) -> int:
+    packed = path.suffix.lower() in _PACKED_SUFFIXES
+    return path.stat().st_size * (_PACKED_RATIO if packed else 1)
 
 
 def _scan_part(

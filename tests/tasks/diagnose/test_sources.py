@@ -14,7 +14,9 @@ import pytest
 import zstandard
 
 from configs.errors import InputError
+from tasks.diagnose.bench_log import write_log
 from tasks.diagnose.blocks import Block, LineSplitter
+from tasks.diagnose.fast import size_bytes
 from tasks.diagnose.logs import lines_of, read_log
 from tasks.diagnose.sources import Source, Tail, rank_of_file, source_of
 from tasks.diagnose.times import time_of
@@ -42,6 +44,15 @@ def test_compressed_files_are_read_like_plain_ones(tmp_path: Path, name: str) ->
     pack = {"plain": bytes, "gzip": gzip.compress, "zstd": zstandard.ZstdCompressor().compress}
     path.write_bytes(pack[name](TEXT.encode()))
     assert _texts(path) == EXPECTED
+
+
+def test_a_packed_log_is_as_large_as_what_it_holds(tmp_path: Path) -> None:
+    """By its size on disk, it would be read as slowly as a small one."""
+    plain, packed = tmp_path / "a.log", tmp_path / "b.log.gz"
+    write_log(plain, 2_000_000)
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    sizes = [size_bytes([source_of(path)]) for path in (plain, packed)]
+    assert sizes[1] > sizes[0] > packed.stat().st_size
 
 
 def test_files_of_several_members_are_read_to_their_end(tmp_path: Path) -> None:
