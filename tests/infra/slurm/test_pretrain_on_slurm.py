@@ -160,7 +160,7 @@ def test_with_too_few_nodes_left_it_goes_on_with_fewer(slurm_site: Any, tmp_path
 
 
 # So slow that what happens to the job happens before it is done; only in the first attempt.
-SLOW = [{"kind": "slow", "step": 25, "steps": 300, "delay_s": 1.0}]
+SLOW = [{"kind": "slow", "step": 25, "steps": 16, "delay_s": 6.0}]
 
 
 def slow_run(site: Any, folder: Path) -> Path:
