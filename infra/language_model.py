@@ -36,6 +36,11 @@ class LanguageModel:
     def __init__(self, config: DiagnoseConfig) -> None:
         if config.endpoint is None or config.model is None:
             raise LanguageModelError("diagnose.endpoint and diagnose.model name no language model")
+        key = os.environ.get(config.api_key_env or "", "")
+        if config.api_key_env is not None and not key:
+            raise LanguageModelError(
+                f"diagnose.api_key_env names {config.api_key_env}, which is not set here"
+            )
         # Imported here and below: both are an extra that nothing else needs.
         import httpx2
         import openai
@@ -43,7 +48,7 @@ class LanguageModel:
         from infra.limited_responses import limit_size
 
         self._config = config
-        self._key = os.environ.get(config.api_key_env or "") or ""
+        self._key = key
         self._understands_schemas = True
         self._lock = threading.Lock()
         self._questions = 0

@@ -194,6 +194,12 @@ def test_the_key_is_sent_and_never_said(
     assert KEY not in caplog.text
 
 
+def test_a_key_that_is_not_there_is_named_and_nothing_is_sent() -> None:
+    config = DiagnoseConfig(endpoint="http://x/v1", model="m", api_key_env="OVERLAND_NO_SUCH_KEY")
+    with pytest.raises(LanguageModelError, match="OVERLAND_NO_SUCH_KEY, which is not set"):
+        LanguageModel(config)
+
+
 def test_a_redirect_is_not_followed() -> None:
     """It would carry the log to another server."""
     with serve(says('{"a": 1}')) as other:
