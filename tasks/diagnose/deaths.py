@@ -68,9 +68,8 @@ def verdict_on_signal(death: RankFailure, scan: Scan, *, own_job: bool) -> Verdi
     name = death.signal_name
     if name not in _OUTSIDE_SIGNALS:
         return _of_crash(death, scan, own_job=own_job)
-    who = f"rank {death.rank}" if death.rank is not None else f"process {death.pid}"
     effects = [f.line for f in scan.fatal("effect")[:2]]
-    said = f"{who} was ended by {name}; nothing in the logs says who sent it"
+    said = f"{death.who} was ended by {name}; nothing in the logs says who sent it"
     if name == "SIGKILL" and not own_job:
         return make_verdict(
             "CgroupOOM",
@@ -99,7 +98,6 @@ def verdict_on_signal(death: RankFailure, scan: Scan, *, own_job: bool) -> Verdi
 
 def _of_crash(death: RankFailure, scan: Scan, *, own_job: bool) -> Verdict:
     """A crash in native code. One before the first step is the installation's, and comes back."""
-    who = f"rank {death.rank}" if death.rank is not None else f"process {death.pid}"
     crash = scan.crashes.get(death.rank) or scan.crashes.get(None)
     where = "its stack is in its log" if crash else "nothing in the logs says where"
     at_start = scan.progress.steps_seen == 0 and not own_job
@@ -112,7 +110,7 @@ def _of_crash(death: RankFailure, scan: Scan, *, own_job: bool) -> Verdict:
         rank=death.rank,
         action=action,
         evidence=[
-            f"{who} crashed in native code ({death.signal_name}); {where}",
+            f"{death.who} crashed in native code ({death.signal_name}); {where}",
             death.line,
             *(f.line for f in scan.fatal("effect")[:2]),
         ],

@@ -16,7 +16,7 @@ from tasks.diagnose.patterns import Match, Pattern, compile_pattern
 
 _MAX_STRANGERS = 3
 _MAX_LINKS = 100
-_HEADER_TEXT = "Traceback (most recent call last)"
+TRACEBACK_HEADER = "Traceback (most recent call last)"
 _HEADER_WORDS = compile_pattern(r"(?:Exception Group |Original )$")
 _IN_REPORT = compile_pattern(r"^\s*traceback : $")
 _REPORT_INDENT = "  "
@@ -36,6 +36,8 @@ _ERROR_LEVEL = compile_pattern(
 )
 _DIRECT_CAUSE = "The above exception was the direct cause of"
 _DURING_HANDLING = "During handling of the above exception"
+CHAIN_JOINTS = (_DIRECT_CAUSE, _DURING_HANDLING)
+"""How the line between two exceptions of a chain begins."""
 
 # Exceptions that only report another process's failure, or wrap another exception.
 _WRAPPERS = (
@@ -191,7 +193,7 @@ class TracebackReader:
     def feed(self, line: LogLine) -> Raised | None:
         """The exception that this line ends a traceback with, if it does."""
         body, self._stranger = line.body, False
-        if _HEADER_TEXT in body:
+        if TRACEBACK_HEADER in body:
             self._begun_at = line.number
             self._begin(body)
             return None
@@ -206,7 +208,7 @@ class TracebackReader:
             if body[:1].isspace():
                 self._note_frame(body)
                 return None
-        if body.startswith((_DIRECT_CAUSE, _DURING_HANDLING)):
+        if body.startswith(CHAIN_JOINTS):
             if self._above is not None:
                 self._link = (self._above, body.startswith(_DIRECT_CAUSE))
             return None
@@ -218,7 +220,7 @@ class TracebackReader:
         return self._frames is not None and not self._stranger
 
     def _begin(self, body: str) -> None:
-        before = body[: body.index(_HEADER_TEXT)]
+        before = body[: body.index(TRACEBACK_HEADER)]
         if (words := _HEADER_WORDS.search(before)) is not None:
             before = before[: -len(words[0])]
         self._indent = _REPORT_INDENT if _IN_REPORT.match(before) else ""
@@ -291,8 +293,8 @@ def _raised_anywhere(body: str) -> Match | None:
 def may_be_traceback(body: str) -> bool:
     """Whether the line belongs to a traceback, by itself."""
     return (
-        _HEADER_TEXT in body
-        or body.startswith((_DIRECT_CAUSE, _DURING_HANDLING))
+        TRACEBACK_HEADER in body
+        or body.startswith(CHAIN_JOINTS)
         or _FRAME.match(body) is not None
         or _raised_anywhere(body) is not None
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tasks.diagnose.exceptions import CHAIN_JOINTS
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
@@ -37,7 +38,6 @@ _PASSING = compile_pattern(
     r"(?i:\b(?:previous|last|earlier|old) (?:attempt|job|run|submission)\b)"
 )
 _ERROR_LEVEL = compile_pattern(r"\b(?:ERROR|FATAL|CRITICAL)\b")
-_JOINS = ("The above exception was", "During handling of the above")
 _LINES_LOOKED_AT = 2
 
 
@@ -100,7 +100,7 @@ class HandledErrors:
 
     def outside(self, line: LogLine) -> None:
         """An ordinary line, or one that joins two tracebacks of a chain."""
-        self._outside = not line.body.startswith(_JOINS)
+        self._outside = not line.body.startswith(CHAIN_JOINTS)
         self._before = line
 
     def ended(self) -> None:

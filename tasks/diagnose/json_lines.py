@@ -6,9 +6,10 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from tasks.diagnose.exceptions import TRACEBACK_HEADER
 from tasks.diagnose.logs import MAX_RANKS, LogLine
 
-_HEADER = "Traceback (most recent call last):"
+_HEADER = f"{TRACEBACK_HEADER}:"
 _ESCAPED_TRACEBACK = f"{_HEADER}\\n"
 _LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log.level")
 _ERROR_LEVELS = ("error", "fatal", "critical", "panic", "err", "crit")

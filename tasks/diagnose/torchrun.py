@@ -54,6 +54,11 @@ class RankFailure:
     """torchrun saw it before the others. Not always the cause: it looks only now and then."""
 
     @property
+    def who(self) -> str:
+        """For people."""
+        return f"rank {self.rank}" if self.rank is not None else f"process {self.pid}"
+
+    @property
     def signal_name(self) -> str | None:
         """Like SIGKILL; None for an exit by the program itself."""
         return signal_name(-self.exit_code) if self.exit_code < 0 else None

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tasks.diagnose.exceptions import CHAIN_JOINTS, TRACEBACK_HEADER
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.templates import quick_mask
 
@@ -18,8 +19,6 @@ _MAX_LINES_AWAITED = 3000
 _STAMP = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]? ?")
 _GROUP_MARGIN = re.compile(r"^\s*[|+][ -]?")
 _WEIGHTS = ("cause", "traceback", "metric", "template", "end", "context")
-_CHAIN = ("During handling of the above", "The above exception was")
-_HEADER = "Traceback (most recent call last)"
 
 Position = tuple[int, int]
 """Index of the source, and of the piece in it."""
@@ -107,7 +106,7 @@ class TracebackFolder:
 
     def begins(self, text: str) -> bool:
         """Whether a traceback begins in the text."""
-        return _HEADER in text
+        return TRACEBACK_HEADER in text
 
     def feed(self, position: Position, piece: bytes, line: LogLine | None) -> None:
         """Take the next line of a source; None for a blank one."""
@@ -128,7 +127,7 @@ class TracebackFolder:
             inner[:1].isspace()
             or body[:1].isspace()
             or self.begins(body)
-            or inner.startswith(_CHAIN)
+            or inner.startswith(CHAIN_JOINTS)
         )
         if not goes_on or len(opened.lines) >= _MAX_LINES_OF_TRACEBACK:
             self._close(position[0], line.rank)
