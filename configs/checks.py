@@ -15,6 +15,7 @@ from configs.diagnose_checks import check_diagnose
 from configs.errors import ConfigError
 from configs.fault_checks import check_faults
 from configs.memory import GIB, MemoryEstimate, estimate_memory, readable
+from configs.regression_checks import check_regressions
 from configs.schema import ParallelConfig, RunConfig
 from configs.shapes import VOCAB_MULTIPLE
 from configs.slurm_checks import check_slurm
@@ -201,6 +202,8 @@ def _check_evaluate(config: RunConfig) -> Iterator[str]:
     for folder in evaluate.task_dirs:
         if not folder.is_dir():
             yield f"evaluate.task_dirs: {folder} is no folder: give folders of lm-eval YAML tasks"
+    if evaluate.enabled:
+        yield from check_regressions(evaluate.regressions)
 
 
 def _check_tracking(config: RunConfig) -> Iterator[str]:

@@ -11,9 +11,12 @@ from configs.records import (
     EvaluationScores,
     ExportRecord,
 )
+from configs.regressions import EvaluationLeftOut, RegressionReport
 from configs.run_folders import CheckpointDir, read_record, step_folder_name
 
-OfCheckpoint = TypeVar("OfCheckpoint", ExportRecord, EvaluationScores)
+OfCheckpoint = TypeVar(
+    "OfCheckpoint", ExportRecord, EvaluationScores, RegressionReport, EvaluationLeftOut
+)
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,16 @@ class EvaluationDir:
     def failure_path(self) -> Path:
         return self.path / "failure.json"
 
+    @property
+    def regressions_path(self) -> Path:
+        """How the scores compare with those of the checkpoints before."""
+        return self.path / "regressions.json"
+
+    @property
+    def left_out_path(self) -> Path:
+        """Why there will be no scores, unless a person asks for them."""
+        return self.path / "left_out.json"
+
     def job_dir(self, stage: str) -> Path:
         return self.path / "jobs" / stage
 
@@ -100,6 +113,19 @@ class EvaluationDir:
     def scores(self) -> EvaluationScores | None:
         """The scores of the checkpoint that is there; None when there are none, or an earlier one's."""
         return self._current(read_record(self.scores_path, EvaluationScores))
+
+    def regressions(self) -> RegressionReport | None:
+        """What has regressed in the checkpoint that is there; None while nobody has compared it."""
+        return self._current(read_record(self.regressions_path, RegressionReport))
+
+    def left_out(self) -> EvaluationLeftOut | None:
+        """Whether the checkpoint that is there was left out."""
+        return self._current(read_record(self.left_out_path, EvaluationLeftOut))
+
+    def is_unhealthy(self) -> bool:
+        """Whether the checkpoint has regressed, and the config or a person wants it passed over."""
+        report = self.regressions()
+        return report is not None and report.unhealthy
 
     def _current(self, record: OfCheckpoint | None) -> OfCheckpoint | None:
         """The record, unless its checkpoint was replaced (one that is gone counts on)."""

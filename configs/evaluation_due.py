@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from configs.schema import RunConfig
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from configs.schema import EvaluateConfig, RunConfig
 
 
 def is_due(config: RunConfig, step: int) -> bool:
@@ -15,4 +18,26 @@ def is_due(config: RunConfig, step: int) -> bool:
         evaluate.every_nth == 1
         or step % (interval * evaluate.every_nth) == 0
         or step == config.train.steps
+    )
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Who is next among those that wait."""
+
+    steps: list[int]
+    """In the order of their turns."""
+    left_out: list[int]
+    """Too many wait for these."""
+
+
+def take_turns(config: EvaluateConfig, waiting: Sequence[int], *, training_over: bool) -> Turn:
+    """Order the due steps. Once training is over nothing new comes, and nothing is left out."""
+    newest_first = sorted(waiting, reverse=True)
+    stay = newest_first
+    if config.most_waiting is not None and not training_over:
+        stay = newest_first[: config.most_waiting]
+    return Turn(
+        steps=stay if config.order == "newest_first" else stay[::-1],
+        left_out=sorted(newest_first[len(stay) :]),
     )

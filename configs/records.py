@@ -190,6 +190,8 @@ class Score(Record):
     value: float
     stderr: float | None = None
     samples: int = 0
+    higher_is_better: bool | None = None
+    """As its task says; None: it does not, or the tasks of a group differ."""
 
 
 class EvaluationScores(Record):

@@ -17,6 +17,7 @@ from configs.diagnose_schema import DiagnoseConfig
 from configs.fault_schema import FaultConfig
 from configs.files import resolved
 from configs.nodecheck_schema import NodeCheckConfig
+from configs.regression_schema import RegressionConfig
 from configs.sections import (
     Fraction,
     NonNegativeFloat,
@@ -217,6 +218,11 @@ class EvaluateConfig(Section):
     """Memory of each process of it."""
     every_nth: PositiveInt = 1
     """Evaluate every Nth committed checkpoint; the last one always."""
+    order: Literal["newest_first", "oldest_first"] = "newest_first"
+    """Which goes first, where several wait because commits come faster than evaluations end."""
+    most_waiting: PositiveInt | None = None
+    """While training goes on, at most so many wait, and older ones are left out; None: all wait."""
+    regressions: RegressionConfig = RegressionConfig()
     timeout_s: PositiveFloat = 3600.0
     """Limit of each of the export, inference and scoring jobs."""
 

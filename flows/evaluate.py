@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,16 +12,23 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from configs.errors import InputError
-from configs.evaluation_due import is_due
-from configs.rundir import RunDir
+from configs.evaluation_due import is_due, take_turns
+from configs.rundir import EvaluationDir, RunDir
 from configs.schema import RunConfig
 from flows.cancellation import end_evaluations
 from flows.locks import is_training
 from flows.session import config_of, open_run, tracked
-from tasks.evaluate.task import EvaluationCancelled, evaluate_checkpoint
+from tasks.evaluate.task import (
+    EvaluationCancelled,
+    evaluate_checkpoint,
+    leave_out,
+    watch_scores,
+)
 from tasks.train.task import remove_unneeded_checkpoints
 
 LOOK_INTERVAL_S = 1.0
+Tried = tuple[int, str | None]
+"""A step and which checkpoint of it: the step may be saved again."""
 
 
 @flow(name="evaluate", flow_run_name="{run_dir.name}-evaluate", on_cancellation=[end_evaluations])
@@ -37,9 +45,12 @@ def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
             raise InputError(
                 f"{run.path} has no committed checkpoint of step {missing[0]}: it has {committed}"
             )
-        wanted = steps or due_steps(config, run, training_over=not is_training(run))
+        scored: dict[int, bool] = {}
         with tracked(run, config):
-            scored = {step: evaluate_checkpoint(config, step) is not None for step in wanted}
+            watch_scores(config)
+            for step in steps or _turns(config, run):
+                scored[step] = evaluate_checkpoint(config, step) is not None
+                watch_scores(config)
         remove_unneeded_checkpoints(config)
         return scored
 
@@ -56,21 +67,19 @@ class Following:
 
 @task(name="evaluate-as-committed", cache_policy=NO_CACHE)
 def evaluate_as_committed(config: RunConfig, following: Following) -> None:
-    """Score each checkpoint soon after its commit, oldest first, until training is over."""
+    """Score each checkpoint soon after its commit, as `evaluate.order` says, until training is over."""
     run = RunDir(config.resolved_run_dir())
-    tried: set[tuple[int, str | None]] = set()  # a step may be saved again, as another checkpoint
+    tried: set[Tried] = set()
+    watch_scores(config)
     while not following.stop.is_set():
         over = following.training_over.is_set()
-        steps = due_steps(config, run, training_over=over)
-        due = [(step, run.checkpoint(step).identity()) for step in steps]
-        untried = [checkpoint for checkpoint in due if checkpoint not in tried]
-        if untried:
-            step, _ = untried[0]
-            tried.add(untried[0])
+        step = _next(config, run, tried, training_over=over)
+        if step is not None:
             try:
                 evaluate_checkpoint(config, step, following.stop)
             except EvaluationCancelled:
                 get_run_logger().warning("evaluation of step %d was cancelled", step)
+            watch_scores(config)
             remove_unneeded_checkpoints(config)
         elif over:
             return
@@ -78,10 +87,40 @@ def evaluate_as_committed(config: RunConfig, following: Following) -> None:
             following.training_over.wait(LOOK_INTERVAL_S)
 
 
+def _turns(config: RunConfig, run: RunDir) -> Iterator[int]:
+    """The steps that are due, each when its turn comes, until none is left."""
+    tried: set[Tried] = set()
+    while (step := _next(config, run, tried, training_over=not is_training(run))) is not None:
+        yield step
+
+
+def _next(config: RunConfig, run: RunDir, tried: set[Tried], *, training_over: bool) -> int | None:
+    """The step whose turn it is, which counts as tried now; leaves out those for which too many wait."""
+    steps = due_steps(config, run, training_over=training_over)
+    due = {step: run.checkpoint(step).identity() for step in steps}
+    waiting = [step for step, identity in due.items() if (step, identity) not in tried]
+    turn = take_turns(config.evaluate, waiting, training_over=training_over)
+    for step in turn.left_out:
+        said = leave_out(run, step, waiting=len(waiting)).said
+        get_run_logger().warning("evaluation of step %d is %s", step, said)
+    if not turn.steps:
+        return None
+    step = turn.steps[0]
+    tried.add((step, due[step]))
+    return step
+
+
 def due_steps(config: RunConfig, run: RunDir, *, training_over: bool) -> list[int]:
-    """Committed checkpoints that should have scores and have none: every Nth, and the last one."""
+    """Committed checkpoints that should have scores and have none: every Nth, and the last one.
+
+    One that was left out stays so; a person may ask for it by its step.
+    """
     steps = [checkpoint.step for checkpoint in run.committed_checkpoints()]
     wanted = [step for step in steps if is_due(config, step)]
     if steps and training_over:
         wanted.append(steps[-1])
-    return [step for step in sorted(set(wanted)) if run.evaluation(step).scores() is None]
+    return [step for step in sorted(set(wanted)) if _is_missing(run.evaluation(step))]
+
+
+def _is_missing(evaluation: EvaluationDir) -> bool:
+    return evaluation.scores() is None and evaluation.left_out() is None

@@ -235,3 +235,12 @@ def _evaluations(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
             text = f"evaluation of step {new.step:,} failed in {words.clean(failure.stage, 30)}"
             reason = words.clean(failure.reason)
             yield Notice(failure.failed_at, f"{text}: {reason}", "yellow")
+        elif new.left_out and not old.left_out:
+            text = f"evaluation of step {new.step:,} is {new.left_out.said}"
+            yield Notice(new.left_out.left_out_at, text, "yellow")
+        report = new.regressions
+        if report and report.regressions and not old.regressions:
+            text = f"step {new.step:,} has regressed: {words.clean(report.said)}"
+            if report.unhealthy:
+                text += "; it counts as not healthy"
+            yield Notice(report.judged_at, text, "red" if report.is_new else "yellow")

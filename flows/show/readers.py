@@ -7,7 +7,7 @@ costs some `stat` calls.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from configs.events import Event, StartEvent, StepEvent, event_adapter
 from configs.files import read_json_lines
 from configs.records import Action, AttemptRecord, EvaluationFailure, EvaluationScores, Verdict
+from configs.regressions import EvaluationLeftOut, RegressionReport
 from configs.run_folders import RecordType
 from configs.rundir import AttemptDir, EvaluationDir, read_record
 
@@ -151,10 +152,14 @@ class EvaluationView:
     """export, infer or score: what it does, or did last."""
     scores: EvaluationScores | None = None
     failure: EvaluationFailure | None = None
+    left_out: EvaluationLeftOut | None = None
+    regressions: RegressionReport | None = None
+    """How the scores compare with those before."""
 
     @property
     def ended(self) -> bool:
-        return self.scores is not None or self.failure is not None
+        """It has come to its end, or will not be begun."""
+        return bool(self.scores or self.failure or self.left_out)
 
 
 class EvaluationReader:
@@ -163,6 +168,8 @@ class EvaluationReader:
     def __init__(self, evaluation: EvaluationDir) -> None:
         self._folder = evaluation
         self._failure = CachedRecord(evaluation.failure_path, EvaluationFailure)
+        self._left_out = CachedRecord(evaluation.left_out_path, EvaluationLeftOut)
+        self._regressions = CachedRecord(evaluation.regressions_path, RegressionReport)
         self.view = EvaluationView(evaluation.step, "export")
 
     def read(self) -> EvaluationView:
@@ -170,8 +177,16 @@ class EvaluationReader:
         if self.view.scores is None:
             scores = self._folder.scores()
             failure = None if scores else self._failure.read()
-            self.view = EvaluationView(self.view.step, self._stage(), scores, failure)
+            left_out = None if scores or failure else self._left_out.read()
+            self.view = EvaluationView(self.view.step, self._stage(), scores, failure, left_out)
+        if self.view.scores is not None:
+            self.view = replace(self.view, regressions=self._regressions_of(self.view.scores))
         return self.view
+
+    def _regressions_of(self, scores: EvaluationScores) -> RegressionReport | None:
+        """The comparison, unless it is of an earlier checkpoint of this step."""
+        report = self._regressions.read()
+        return report if report and report.checkpoint == scores.checkpoint else None
 
     def _stage(self) -> str:
         """The last stage that has begun; scoring runs beside inference, and then alone."""

@@ -21,6 +21,7 @@ from flows.show.anomalies import print_anomalies
 from flows.show.layout import print_facts, print_places, print_tight, section
 from flows.show.notices import progress_line
 from flows.show.panel import activity
+from flows.show.regressions import print_regressions
 from flows.show.restarts import print_restarts
 from flows.show.scores import ScoreRow, print_scores
 from flows.show.state import RunView, Snapshot
@@ -33,6 +34,7 @@ from flows.show.summary import (
     summarize_anomalies,
     summarize_attempts,
     summarize_checkpoints,
+    summarize_regressions,
     summarize_scores,
 )
 
@@ -64,6 +66,7 @@ def print_report(summary: RunSummary, console: Console) -> None:
         _print_failure(summary, console)
     rows = _rows(summary.checkpoints, summary.evaluations, _failure_notes(summary))
     _print_checkpoints(rows, console, rest_in="summary.json")
+    print_regressions(summary.regressions, console)
     told = summary.failure.attempt if summary.failure else None
     print_restarts([a for a in summary.attempts if a.number != told], console)
     print_anomalies(summary.anomalies, console)
@@ -85,8 +88,10 @@ def print_status(
     notes = {f.step: _failure_note(f) for f in snapshot.evaluation_failures}
     word = "unfinished" if live is False else "running"
     notes |= {e.step: f"{word} ({e.stage})" for e in snapshot.live_evaluations}
+    notes |= {left.step: left.said for left in snapshot.evaluations_left_out}
     rows = _rows(summarize_checkpoints(snapshot), summarize_scores(snapshot), notes)
     _print_checkpoints(rows, console, rest_in="checkpoints/ and evaluations/")
+    print_regressions(summarize_regressions(snapshot), console)
     attempts = summarize_attempts(snapshot)
     print_restarts(attempts, console)
     print_anomalies(summarize_anomalies(snapshot), console)
@@ -106,6 +111,7 @@ def _current_summary(run: RunDir, snapshot: Snapshot) -> RunSummary | None:
         len(summary.attempts) == len(snapshot.attempts)
         and len(summary.checkpoints) == len(snapshot.checkpoints)
         and summary.evaluations == summarize_scores(snapshot)
+        and summary.regressions == summarize_regressions(snapshot)
     )
     return summary if same else None
 
@@ -192,7 +198,8 @@ def _rows(
 
 
 def _failure_notes(summary: RunSummary) -> dict[int, str]:
-    return {f.step: _failure_note(f) for f in summary.evaluation_failures}
+    failed = {f.step: _failure_note(f) for f in summary.evaluation_failures}
+    return failed | {left.step: left.said for left in summary.evaluations_left_out}
 
 
 def _failure_note(failure: EvaluationFailure) -> str:

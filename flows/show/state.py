@@ -15,6 +15,7 @@ from configs.errors import ConfigError
 from configs.events import AnomalyEvent, CheckpointEvent, FaultEvent
 from configs.load import load_config
 from configs.records import DataManifest, EvaluationFailure, EvaluationScores
+from configs.regressions import EvaluationLeftOut, RegressionReport
 from configs.rundir import RunDir, step_of_folder
 from configs.schema import RunConfig
 from flows.show.readers import (
@@ -110,6 +111,16 @@ class Snapshot:
     @property
     def evaluation_failures(self) -> list[EvaluationFailure]:
         return [e.failure for e in self.evaluations if e.failure]
+
+    @property
+    def evaluations_left_out(self) -> list[EvaluationLeftOut]:
+        return [e.left_out for e in self.evaluations if e.left_out]
+
+    @property
+    def regressions(self) -> list[RegressionReport]:
+        """Of the checkpoints that have regressed."""
+        reports = [e.regressions for e in self.evaluations if e.regressions]
+        return [report for report in reports if report.regressions]
 
 
 class RunView:

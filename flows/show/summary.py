@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field
 
 from configs.lineage import lineage_of, valid_checkpoints
 from configs.records import ActionKind, EvaluationFailure, Goodput, Record, Verdict
+from configs.regressions import EvaluationLeftOut
 from configs.rundir import RunDir
 from flows.show import words
 from flows.show.notices import end_of_attempt
@@ -76,6 +77,20 @@ class ScoreSummary(Record):
     stderr: float | None = None
 
 
+class RegressionSummary(Record):
+    """A checkpoint whose scores are worse than before."""
+
+    step: int
+    message: str
+    """The worst of it."""
+    metrics: list[str]
+    """TASK/METRIC of all that has regressed, the worst first."""
+    unhealthy: bool
+    """Rollbacks and retention pass over it."""
+    new: bool
+    """False: the checkpoint before had regressed in the same metrics."""
+
+
 class Failure(Record):
     """Why the run failed."""
 
@@ -105,6 +120,8 @@ class RunSummary(Record):
     tracking_uri: str | None = None
     failure: Failure | None = None
     evaluation_failures: list[EvaluationFailure] = Field(default_factory=list)
+    evaluations_left_out: list[EvaluationLeftOut] = Field(default_factory=list)
+    regressions: list[RegressionSummary] = Field(default_factory=list)
     anomalies: list[AnomalySummary] = Field(default_factory=list)
     goes_on_from: str = ""
     """Where training goes on when the run is started again, in words; empty when it is complete."""
@@ -139,6 +156,8 @@ def build_summary(
         tracking_uri=words.without_password(tracking_uri) if tracking_uri else None,
         failure=_failure(snapshot, failure, start) if status == "failed" else None,
         evaluation_failures=snapshot.evaluation_failures,
+        evaluations_left_out=snapshot.evaluations_left_out,
+        regressions=summarize_regressions(snapshot),
         anomalies=summarize_anomalies(snapshot),
         goes_on_from=start,
         snapshots=snapshot.snapshots.begun,
@@ -164,6 +183,20 @@ def summarize_anomalies(snapshot: Snapshot) -> list[AnomalySummary]:
             node=event.node,
         )
         for number, event in snapshot.anomalies
+    ]
+
+
+def summarize_regressions(snapshot: Snapshot) -> list[RegressionSummary]:
+    """All checkpoints that have regressed, in order of steps."""
+    return [
+        RegressionSummary(
+            step=report.step,
+            message=report.said,
+            metrics=[f"{found.task}/{found.metric}" for found in report.regressions],
+            unhealthy=report.unhealthy,
+            new=report.is_new,
+        )
+        for report in snapshot.regressions
     ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from configs.records import EvaluationFailure, EvaluationScores
+from configs.regressions import RegressionReport
 from configs.rundir import CheckpointDir, EvaluationDir, step_folder_name
 from infra.track import spans
 from infra.track.cursor import (
@@ -64,6 +65,8 @@ def tell_evaluation(telling: Telling, evaluation: EvaluationDir) -> None:
         telling.server.set_tags(told.run_id, dict.fromkeys(_FAILURE_TAGS, ""))
     if scores is not None:
         _tell_scores(telling, scores, told)
+        if (report := evaluation.regressions()) is not None:
+            _tell_regressions(telling, report, told)
     elif failure is not None:
         _tell_failure(telling, failure, told)
     told.files = now
@@ -105,6 +108,18 @@ def _tell_scores(telling: Telling, scores: EvaluationScores, told: EvaluationCur
     root = spans.evaluation_span(scores)
     telling.server.log_trace(telling.experiment, key, root, told.run_id, model_id)
     telling.server.end_run(told.run_id, "FINISHED", scores.ended_at)
+
+
+def _tell_regressions(telling: Telling, report: RegressionReport, told: EvaluationCursor) -> None:
+    """As tags, to search for: of the evaluation, and of the checkpoint's model."""
+    tags = {
+        "overland.regressed": "true" if report.regressions else "false",
+        "overland.healthy": "false" if report.unhealthy else "true",
+        "overland.regressions": clean(report.said) if report.regressions else "",
+    }
+    telling.server.set_tags(told.run_id, tags)
+    if (model := telling.cursor.checkpoints.get(report.step)) is not None:
+        telling.server.set_model_tags(model.model_id, tags)
 
 
 def _tell_failure(telling: Telling, failure: EvaluationFailure, told: EvaluationCursor) -> None:

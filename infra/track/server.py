@@ -252,6 +252,10 @@ class Server:
             if model_id not in {model.model_id for model in taken}:
                 self._client.log_inputs(run_id, models=[LoggedModelInput(model_id)])
 
+    def set_model_tags(self, model_id: str, tags: Mapping[str, str]) -> None:
+        with _translated("set tags of a model"):
+            self._client.set_logged_model_tags(model_id, dict(tags))
+
     # --- traces -----------------------------------------------------------------------------------
 
     def log_trace(

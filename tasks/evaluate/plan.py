@@ -22,6 +22,9 @@ from tasks.evaluate.render import check_entry
 _SCHEDULING_KEYS = {
     "enabled",
     "every_nth",
+    "order",
+    "most_waiting",
+    "regressions",
     "timeout_s",
     "stage_mib_per_s",
     "scorers",

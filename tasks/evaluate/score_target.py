@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from configs.errors import EvaluationError
 from configs.records import Record, Score
@@ -30,6 +30,14 @@ from tasks.evaluate.times import Done, record
 
 Metrics = dict[str, dict[str, Any]]
 """Task or group -> lm-eval's metrics."""
+
+
+class _Results(TypedDict):
+    """What lm-eval says of a target."""
+
+    metrics: Metrics
+    higher_is_better: dict[str, dict[str, bool | None]]
+    """Task or group -> metric, without its filter."""
 
 
 class TargetScores(Record):
@@ -62,14 +70,18 @@ def score_target(
     started_at = time.time()
     if any(task.runs_code for task in plan.tasks_of(name)):
         limits = Limits(int(config.code_memory_gib * (1 << 30)), config.code_timeout_s)
-        metrics = confined(
+        results: _Results = confined(
             lambda: _load(evaluation, plan, name),
             lambda loaded: _plain(_evaluate(*loaded, plan)),
             limits,
         )
     else:
-        metrics = _evaluate(*_load(evaluation, plan, name), plan)
-    scores = [score for task, values in metrics.items() for score in _scores(task, values)]
+        results = _evaluate(*_load(evaluation, plan, name), plan)
+    scores = [
+        score
+        for task, values in results["metrics"].items()
+        for score in _scores(task, values, results["higher_is_better"].get(task, {}))
+    ]
     ended_at = time.time()
     result = TargetScores(
         target=name, plan_sha256=plan.sha256(), scores=scores, score_s=ended_at - started_at
@@ -97,7 +109,7 @@ def _load(evaluation: EvaluationDir, plan: EvaluationPlan, name: str) -> tuple[T
     return target, ReplayLM(responses.values())
 
 
-def _evaluate(target: Target, replay: ReplayLM, plan: EvaluationPlan) -> Metrics:
+def _evaluate(target: Target, replay: ReplayLM, plan: EvaluationPlan) -> _Results:
     try:
         results = evaluate(
             lm=replay,
@@ -114,16 +126,16 @@ def _evaluate(target: Target, replay: ReplayLM, plan: EvaluationPlan) -> Metrics
             f"evaluation task {target.name!r} cannot be scored: {one_line(error)}"
         ) from error
     replay.check_all_used()
-    metrics: Metrics = results["results"]
-    return metrics
+    return {"metrics": results["results"], "higher_is_better": results["higher_is_better"]}
 
 
-def _plain(metrics: Metrics) -> Metrics:
+def _plain(results: _Results) -> _Results:
     """The same with Python's numbers only, which JSON keeps exactly."""
-    return {
+    metrics = {
         task: {key: _plain_value(value) for key, value in values.items()}
-        for task, values in metrics.items()
+        for task, values in results["metrics"].items()
     }
+    return {"metrics": metrics, "higher_is_better": results["higher_is_better"]}
 
 
 def _plain_value(value: Any) -> Any:
@@ -133,7 +145,9 @@ def _plain_value(value: Any) -> Any:
     return value if isinstance(value, int) else number
 
 
-def _scores(task: str, metrics: Mapping[str, Any]) -> Iterator[Score]:
+def _scores(
+    task: str, metrics: Mapping[str, Any], higher_is_better: Mapping[str, bool | None]
+) -> Iterator[Score]:
     """lm-eval's flat results (`acc,none`, `acc_stderr,none`, `alias`, ...) as scores."""
     stderr_keys = {key: _stderr_key(key) for key in metrics if "," in key}
     for key, stderr_key in stderr_keys.items():
@@ -150,6 +164,7 @@ def _scores(task: str, metrics: Mapping[str, Any]) -> Iterator[Score]:
             value=value,
             stderr=None if stderr is None or math.isnan(stderr) else stderr,
             samples=metrics.get("sample_len", 0),
+            higher_is_better=higher_is_better.get(key.partition(",")[0]),
         )
 
 

@@ -8,29 +8,44 @@ again by a later run, under a new key.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
 from configs.errors import EvaluationError, OverlandError
 from configs.files import write_text
 from configs.records import EvaluationFailure, EvaluationScores
+from configs.regressions import Alert, RegressionReport
 from configs.rundir import EvaluationDir, RunDir, write_record
 from configs.schema import RunConfig
 from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
+from infra.webhook import SENT, post
 from tasks.evaluate.plan import check_tasks, devices_of
+from tasks.evaluate.watch import alert_message, compare_new, leave_out
 
-__all__ = ["EvaluationCancelled", "cancel_evaluations", "check_tasks", "evaluate_checkpoint"]
+__all__ = [
+    "EvaluationCancelled",
+    "cancel_evaluations",
+    "check_tasks",
+    "evaluate_checkpoint",
+    "leave_out",
+    "watch_scores",
+]
 
 POLL_INTERVAL_S = 0.25
 _LOG_TAIL_BYTES = 4096
+EVALUATION_REGRESSED = "overland.evaluation.regressed"
+"""Prefect event for automations; its resource is the evaluation."""
 STAGES = {
     "export": "tasks.train.export",
     "infer": "tasks.evaluate.infer",
@@ -59,6 +74,7 @@ def evaluate_checkpoint(
     try:
         write_text(evaluation.config_path, config.evaluate.model_dump_json(indent=2) + "\n")
         evaluation.failure_path.unlink(missing_ok=True)
+        evaluation.left_out_path.unlink(missing_ok=True)  # a person wants it after all
         evaluation.scores_path.unlink(missing_ok=True)  # of an earlier checkpoint of this step
         if evaluation.export() is None:
             # Others read an earlier export.
@@ -78,6 +94,67 @@ def evaluate_checkpoint(
         get_run_logger().error("evaluation of step %d failed at %s: %s", step, stage, error)
         return None
     return scores
+
+
+def watch_scores(config: RunConfig) -> None:
+    """Compare every new set of scores with those before it, and tell of what has regressed.
+
+    Called after each evaluation, and once by each flow for what a killed one had not told. Nothing that
+    goes wrong here reaches the run: scores stay, and the log says what is missing.
+    """
+    logger = get_run_logger()
+    run, settings = RunDir(config.resolved_run_dir()), config.evaluate.regressions
+    try:
+        for report in compare_new(run, settings) if settings.enabled else ():
+            if report.not_found:
+                logger.warning(
+                    "evaluate.regressions names %s, which step %d has no score of",
+                    ", ".join(report.not_found),
+                    report.step,
+                )
+            if report.regressions:
+                passed_over = "; it counts as not healthy" if report.unhealthy else ""
+                logger.warning("step %d has regressed: %s%s", report.step, report.said, passed_over)
+            if report.alert is not None:
+                told = report.model_copy(update={"alert": _alert(config, run, report)})
+                write_record(run.evaluation(report.step).regressions_path, told)
+    except OSError as error:
+        logger.warning("regressions below %s cannot be recorded: %s", run.evaluations_dir, error)
+
+
+def _alert(config: RunConfig, run: RunDir, report: RegressionReport) -> Alert:
+    """Tell of the report: to Prefect, and to the webhook where there is one."""
+    message = alert_message(run, config.name, EVALUATION_REGRESSED, report)
+    return Alert(event=_emit(config, run, report, message), webhook=_call_webhook(config, message))
+
+
+def _emit(config: RunConfig, run: RunDir, report: RegressionReport, message: dict[str, Any]) -> str:
+    resource = {
+        "prefect.resource.id": f"overland.evaluation.{config.name}.{report.step}",
+        "overland.run_dir": str(run.path),
+        "overland.step": str(report.step),
+        "overland.health": "unhealthy" if report.unhealthy else "unmarked",
+    }
+    try:
+        emit_event(EVALUATION_REGRESSED, resource=resource, payload=message)
+    except Exception as error:
+        get_run_logger().warning("Prefect was not told of the regression", exc_info=True)
+        return f"not emitted ({type(error).__name__})"
+    return "emitted"
+
+
+def _call_webhook(config: RunConfig, message: dict[str, Any]) -> str:
+    settings = config.evaluate.regressions
+    if settings.webhook_env is None:
+        return "unset"
+    url = os.environ.get(settings.webhook_env)
+    if not url:
+        get_run_logger().warning("no alert is posted: %s is not set", settings.webhook_env)
+        return "unset"
+    said = post(url, message, timeout_s=settings.webhook_timeout_s, tries=settings.webhook_tries)
+    if said != SENT:
+        get_run_logger().warning("the webhook of %s: %s", settings.webhook_env, said)
+    return said
 
 
 class _StageError(EvaluationError):

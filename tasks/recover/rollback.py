@@ -3,6 +3,7 @@
 A rollback for a loss spike goes to the newest checkpoint from before the spike and leaves out the
 data from there to where it was found. When the loss spikes again no later than that, the damage is
 older, or not in the data: the next rollback goes one checkpoint further back, until the budget ends.
+Checkpoints whose scores have regressed are passed over, where the config marks them as not healthy.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ class SavedState:
 
     step: int
     position: int
+    healthy: bool = True
 
 
 BEGINNING = SavedState(0, 0)
@@ -42,8 +44,11 @@ class Ground:
         return self.saved[-1].step if self.saved else 0
 
     def before(self, step: int) -> list[SavedState]:
-        """What was saved before a step, the newest first and the beginning last."""
-        return [*(state for state in reversed(self.saved) if state.step < step), BEGINNING]
+        """What was saved before a step, the newest first and the beginning last; what is not healthy
+        only where nothing else is, for it is better than the beginning."""
+        earlier = [state for state in reversed(self.saved) if state.step < step]
+        healthy = [state for state in earlier if state.healthy]
+        return [*(healthy or earlier), BEGINNING]
 
     def healthy_step(self, anomaly: AnomalyEvent) -> int:
         """The newest step that was saved before an anomaly began."""
@@ -65,7 +70,12 @@ class PastRollback:
 def ground_of(run: RunDir, train: TrainConfig) -> Ground:
     """Read the run's checkpoints and what it skips."""
     saved = tuple(
-        SavedState(marker.step, marker.consumed_samples) for _, marker in valid_checkpoints(run)
+        SavedState(
+            marker.step,
+            marker.consumed_samples,
+            healthy=not run.evaluation(marker.step).is_unhealthy(),
+        )
+        for _, marker in valid_checkpoints(run)
     )
     return Ground(saved, SampleStream.of(train, lineage_of(run).skip_samples))
 

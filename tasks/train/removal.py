@@ -92,6 +92,11 @@ def gather(
 ) -> Facts:
     """The facts that the rules need, for these checkpoints."""
     lineage = lineage_of(run)
+    reports = {old: run.evaluation(old).regressions() for old in markers}
+    evaluate = config.evaluate
+    proves = (
+        evaluate.enabled and evaluate.regressions.enabled and evaluate.regressions.mark_unhealthy
+    )
     return Facts(
         current_step=step,
         scores=_scores(run, markers, rules.best_metric) if rules.best else {},
@@ -100,6 +105,10 @@ def gather(
             old for old, m in markers.items() if lineage.is_void(attempt=m.attempt, step=old)
         ),
         waiting=frozenset(old for old in markers if _waits(run, config, markers[old])),
+        unhealthy=frozenset(old for old, report in reports.items() if report and report.unhealthy),
+        proven=frozenset(
+            old for old, report in reports.items() if proves and report and not report.unhealthy
+        ),
     )
 
 
@@ -121,11 +130,11 @@ def _scores(run: RunDir, markers: dict[int, CommitMarker], metric: str) -> dict[
 
 
 def _waits(run: RunDir, config: RunConfig, marker: CommitMarker) -> bool:
-    """Whether it is still to be evaluated; one whose evaluation failed since its commit is not."""
+    """Whether it is still to be evaluated; one that was left out, or has failed since its commit, is not."""
     if not config.evaluate.enabled or not is_due(config, marker.step):
         return False
     evaluation = run.evaluation(marker.step)
-    if evaluation.scores() is not None:
+    if evaluation.scores() is not None or evaluation.left_out() is not None:
         return False
     failure = evaluation.failure()
     return failure is None or failure.failed_at < marker.committed_at

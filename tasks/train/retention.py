@@ -40,6 +40,10 @@ class Facts:
     """Rolled back: no part of the run any more."""
     waiting: frozenset[int] = frozenset()
     """To be evaluated, and neither scored nor failed yet."""
+    unhealthy: frozenset[int] = frozenset()
+    """Their scores have regressed, and the config wants them passed over."""
+    proven: frozenset[int] = frozenset()
+    """Where it wants so: their scores were compared, and have not regressed."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,7 @@ def keep(checkpoints: Iterable[int], rules: Rules, facts: Facts) -> Decision:
     steps = sorted(set(checkpoints))
     ahead = [step for step in steps if step > facts.current_step]
     usable = [step for step in steps if step <= facts.current_step and step not in facts.void]
+    sound = [step for step in usable if step not in facts.unhealthy]
     kept: dict[int, list[str]] = {}
 
     def keep_for(reason: str, those: Iterable[int]) -> None:
@@ -85,12 +90,16 @@ def keep(checkpoints: Iterable[int], rules: Rules, facts: Facts) -> Decision:
         keep_for(f"a multiple of {rules.every_steps} steps", multiples)
     keep_for(f"one of the best {rules.best}", _best(usable, rules, facts))
     if facts.anomaly_onset is not None:
-        healthy = _newest(usable, before=facts.anomaly_onset)
+        onset = facts.anomaly_onset
+        healthy = _newest(sound, before=onset) or _newest(usable, before=onset)
         keep_for(f"the last one from before the anomaly at step {facts.anomaly_onset}", healthy)
     if rules.patience_steps:
         # A spike that is found at the next step has begun after this one.
-        safe = _newest(usable, before=facts.current_step - rules.patience_steps + 1)
+        earliest = facts.current_step - rules.patience_steps + 1
+        safe = _newest(sound, before=earliest) or _newest(usable, before=earliest)
         keep_for(f"a spike since could be found only {rules.patience_steps} steps later", safe)
+    proven = [step for step in sound if step in facts.proven]
+    keep_for("the newest whose scores are known not to have regressed", proven[-1:])
     keep_for("waits for its evaluation", [step for step in usable if step in facts.waiting])
     removed = {
         step: "it was rolled back" if step in facts.void else "no rule keeps it"

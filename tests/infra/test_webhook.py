@@ -24,7 +24,7 @@ def test_the_message_arrives_and_its_url_is_logged_nowhere(
     server: WebhookServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    logging.getLogger("httpx").setLevel(logging.DEBUG)
+    caplog.set_level(logging.DEBUG, "httpx")
     assert post(f"{server.url}/{SECRET}", {"text": "hello"}, timeout_s=20) == SENT
     assert server.messages == [(f"/{SECRET}", {"text": "hello"})]
     assert SECRET not in caplog.text

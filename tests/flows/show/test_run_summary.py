@@ -68,6 +68,7 @@ def test_the_summary_of_a_completed_run(tmp_path: Path) -> None:
         "goodput", "mlflow_run_id",
     }  # fmt: skip
     assert set(value) - required == {"failure", "tracking_uri", "evaluation_failures", "anomalies",
+        "evaluations_left_out", "regressions",
         "goes_on_from", "snapshots", "snapshots_skipped",
     }  # fmt: skip
     assert required <= set(value)
