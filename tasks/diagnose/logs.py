@@ -19,7 +19,7 @@ from tasks.diagnose.sources import Source, blocks_of, rank_of_file
 from tasks.diagnose.times import time_of
 
 MAX_TEXT_CHARS = 4096
-MAX_RANKS = 1_000_000
+MAX_RANKS = 100_000
 """A larger number is no rank: sets of ranks are kept as bits."""
 _TAIL_CHARS = MAX_TEXT_CHARS // 4
 _CUT = " ... "

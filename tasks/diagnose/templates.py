@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tasks.diagnose.blocks import REWRITE_TO_NEWLINE
-from tasks.diagnose.logs import LogLine
+from tasks.diagnose.logs import MAX_RANKS, LogLine
 
 _BARS = b"#\xe2\x94\x95\x96\x81\x88\x89\x8a\x8b\x8c\x8d\x8e\x8f\xb8\xba"
 """What progress bars are drawn with: block and line characters, as bytes of UTF-8."""
@@ -97,8 +97,7 @@ class Template:
 
     def add_rank(self, rank: int | None) -> None:
         """Note that a rank wrote it."""
-        if rank is not None:
-            self.ranks |= 1 << rank
+        self.ranks |= rank_bit(rank)
 
 
 @dataclass
@@ -163,6 +162,11 @@ class TemplateTable:
         if used < limit:
             self._used[(cause, what)] = used + 1
         return used < limit
+
+
+def rank_bit(rank: int | None) -> int:
+    """The bit that stands for a rank; none for what can be no rank, which would take as many bits."""
+    return 0 if rank is None or rank >= MAX_RANKS else 1 << rank
 
 
 def rank_ranges(ranks: int) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from tasks.diagnose.exceptions import CHAIN_JOINTS, TRACEBACK_HEADER
 from tasks.diagnose.logs import LogLine
-from tasks.diagnose.templates import quick_mask
+from tasks.diagnose.templates import quick_mask, rank_bit
 
 _MAX_LINES_OF_TRACEBACK = 300
 _MAX_LINES_AWAITED = 3000
@@ -159,4 +159,4 @@ class TracebackFolder:
         if group is not None:
             group.count += 1
             group.last = last
-            group.ranks |= 0 if last.rank is None else 1 << last.rank
+            group.ranks |= rank_bit(last.rank)

@@ -85,3 +85,13 @@ def test_errors_that_are_dealt_with_are_not_collected(tmp_path: Path) -> None:
         LogLine("x.log", n, None, line, line) for n, line in enumerate(lines, start=1)
     )
     assert 0 < len(scan.asides) < 20
+
+
+def test_numbers_that_can_be_no_rank_take_no_room(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    words = [a + b for a in "bdfgkl" for b in ("ank", "ort", "ist", "ump", "elf")]
+    lines = (f"[rank999999]: {first} {second} failed" for first in words for second in words)
+    path.write_text("\n".join(lines))
+    compressed = compress([path])
+    assert len(compressed.templates) == len(words) ** 2
+    assert not any(template.ranks for template in compressed.templates)
