@@ -27,6 +27,8 @@ class SlurmConfig(Section):
     partition: str | None = None
     low_priority_partition: str | None = None
     """For jobs that give way to others (evaluation); None: as `partition`."""
+    cpu_partition: str | None = None
+    """For jobs that need no GPU (export and scoring); None: as for others that give way."""
     account: str | None = None
     qos: str | None = None
     low_priority_qos: str | None = None

@@ -62,6 +62,8 @@ class JobSpec:
     """The launcher ends the job (state TIMEOUT) after this long."""
     low_priority: bool = False
     """Give way to other jobs on the machine: `nice` locally, a low-priority queue on a cluster."""
+    cpu_only: bool = False
+    """Needs no GPU, and may run on nodes that have none."""
     grace_s: float = 10.0
     """From SIGTERM to SIGKILL when the job is ended for another reason than `cancel`: its time limit,
     or a machine that goes down."""

@@ -220,7 +220,9 @@ class Submitter:
             # A spec's own limit, to the second, is its nodes' business.
             time_limit_minutes=_time_limit_minutes(spec, site.time_limit_minutes),
             warning_s=site.warning_s if spec.distributed else None,
-            partition=(low and site.low_priority_partition) or site.partition,
+            partition=(spec.cpu_only and site.cpu_partition)
+            or (low and site.low_priority_partition)
+            or site.partition,
             account=site.account,
             qos=(low and site.low_priority_qos) or site.qos,
             constraints=site.constraints,

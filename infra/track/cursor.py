@@ -137,9 +137,7 @@ def attempt_signature(attempt: AttemptDir) -> str:
 
 
 def evaluation_signature(evaluation: EvaluationDir) -> str:
-    return signature(
-        (evaluation.scores_path, evaluation.failure_path, evaluation.regressions_path)
-    )
+    return signature((evaluation.scores_path, evaluation.failure_path, evaluation.regressions_path))
 
 
 def checkpoint_signature(checkpoint: CheckpointDir) -> str:

@@ -44,6 +44,9 @@ __all__ = [
 
 POLL_INTERVAL_S = 0.25
 _LOG_TAIL_BYTES = 4096
+_NOT_ITS_FAULT = (JobState.PREEMPTED, JobState.NODE_FAIL)
+_RESUBMISSIONS = 20
+"""Of a job that gave way to training, say, which happens more than once in a long run."""
 EVALUATION_REGRESSED = "overland.evaluation.regressed"
 """Prefect event for automations; its resource is the evaluation."""
 STAGES = {
@@ -173,20 +176,29 @@ def _run_stages(
     handles: dict[str, JobHandle] = {}
     try:
         for stage in stages:
-            handle = _live_job(launcher, evaluation, stage)
-            if handle is None:
-                job_dir = _free_job_dir(launcher, evaluation, stage)
-                handle = launcher.submit(_job(config, evaluation, stage, job_dir))
-            handles[stage] = handle
-        for stage, handle in handles.items():
-            status = _wait(launcher, handle, stop)
+            live = _live_job(launcher, evaluation, stage)
+            handles[stage] = live or _submit(config, launcher, evaluation, stage)
+        for stage in stages:
+            status = _wait(launcher, handles[stage], stop)
+            for _ in range(_RESUBMISSIONS):
+                if status.state not in _NOT_ITS_FAULT:
+                    break
+                handles[stage] = _submit(config, launcher, evaluation, stage)
+                status = _wait(launcher, handles[stage], stop)
             if status.state is not JobState.COMPLETED:
-                raise _StageError(stage, _what_failed(launcher, handle, status))
+                raise _StageError(stage, _what_failed(launcher, handles[stage], status))
     except (_StageError, EvaluationCancelled, KeyboardInterrupt):
         with held_off():
             for handle in handles.values():
                 launcher.cancel(handle)
         raise
+
+
+def _submit(
+    config: RunConfig, launcher: Launcher, evaluation: EvaluationDir, stage: str
+) -> JobHandle:
+    job_dir = _free_job_dir(launcher, evaluation, stage)
+    return launcher.submit(_job(config, evaluation, stage, job_dir))
 
 
 def _job(config: RunConfig, evaluation: EvaluationDir, stage: str, job_dir: Path) -> JobSpec:
@@ -209,6 +221,7 @@ def _job(config: RunConfig, evaluation: EvaluationDir, stage: str, job_dir: Path
         time_limit_s=2 * limit_s if follow else limit_s,  # it begins with inference, and ends later
         gpus_per_node=len(devices_of(config.evaluate)) if stage == "infer" else 0,
         low_priority=True,
+        cpu_only=stage != "infer",
     )
 
 
