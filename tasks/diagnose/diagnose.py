@@ -37,6 +37,7 @@ from tasks.diagnose.deaths import (
 from tasks.diagnose.endings import hang, verdict_on_capture, verdict_on_spike, verdict_on_success
 from tasks.diagnose.fast import scan_files
 from tasks.diagnose.findings import Finding
+from tasks.diagnose.learned_verdict import with_learned_rules
 from tasks.diagnose.logs import LogLine, attempt_log_files
 from tasks.diagnose.place import TIMEOUTS, node_of, one_host, rank_of, stuck_ranks
 from tasks.diagnose.scan import Scan
@@ -83,7 +84,8 @@ def diagnose_attempt(
     )
     if verdict is not None and verdict.method in OF_A_LOST_PEER:
         verdict = verdict_on_last_word(attempt.path, scan) or verdict
-    return _on_only_node(verdict or _unknown(scan), record)
+    verdict = with_learned_rules(verdict or _unknown(scan), scan, failed=True)
+    return _on_only_node(verdict, record)
 
 
 def diagnose_files(paths: list[Path]) -> Verdict:
@@ -93,7 +95,7 @@ def diagnose_files(paths: list[Path]) -> Verdict:
 
 def diagnose_scan(scan: Scan) -> Verdict:
     """The same for logs that have been scanned."""
-    return (
+    verdict = (
         verdict_on_success(scan)
         or _from_logs(scan, own_job=False)
         or verdict_on_spike(scan)
@@ -101,6 +103,7 @@ def diagnose_scan(scan: Scan) -> Verdict:
         or _from_asides(scan)
         or _unknown(scan)
     )
+    return with_learned_rules(verdict, scan, failed=False)
 
 
 def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:

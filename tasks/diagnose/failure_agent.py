@@ -20,10 +20,11 @@ from tasks.diagnose.language import Model
 from tasks.diagnose.learned_rules import RuleBook, checked_pattern, new_rule
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.model_prompts import MEANINGS, Excerpt, failure_messages
-from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.patterns import Pattern, compile_pattern
 from tasks.diagnose.redact import redact
 from tasks.diagnose.retrieval import Neighbour
-from tasks.diagnose.verdicts import MAX_EVIDENCE, make_verdict
+from tasks.diagnose.routine import is_routine, matched_in_passing
+from tasks.diagnose.verdicts import CAREFUL_ACTIONS, MAX_EVIDENCE, make_verdict
 
 METHOD = "language_model"
 UNSURE_BELOW = 0.5
@@ -109,7 +110,7 @@ def _ask(
         f"({verdict.confidence:.2f})",
     ]
     if book is not None and answer.rule is not None:
-        evidence.append(_learn(book, model, answer, answer.rule, excerpt))
+        evidence.append(_learn(book, model, answer, answer.rule, excerpt, lines))
     if excerpt.withheld:
         evidence.append(
             f"{len(excerpt.withheld)} lines that address a reader were withheld from it"
@@ -163,7 +164,7 @@ def _action(answer: _Answer, verdict: Verdict, supported: bool) -> ActionKind:
     action = CLASSES[answer.failure_class].action
     if answer.at_fault == "user" and action in RESTARTS:
         return "fix_by_user"
-    if not supported and action not in ("fix_by_user", "resubmit_later"):
+    if not supported and action not in CAREFUL_ACTIONS:
         return verdict.action
     return action
 
@@ -176,7 +177,12 @@ def _advice(answer: _Answer) -> str | None:
 
 
 def _learn(
-    book: RuleBook, model: Model, answer: _Answer, proposed: _ProposedRule, excerpt: Excerpt
+    book: RuleBook,
+    model: Model,
+    answer: _Answer,
+    proposed: _ProposedRule,
+    excerpt: Excerpt,
+    lines: Sequence[LogLine],
 ) -> str:
     """Try to add the proposed rule; what came of it, as evidence."""
     line = excerpt.find(proposed.evidence)
@@ -191,11 +197,24 @@ def _learn(
             log=line.file,
             known=[known.id for known in book.rules()],
         )
-        as_written = checked_pattern(proposed.pattern).search(line.body) is not None
-        problems = book.add(rule) if as_written else ["the pattern does not match the quoted line"]
+        problems = _problems_in_log(checked_pattern(proposed.pattern), line, lines) or book.add(
+            rule
+        )
     except (ConfigError, OSError) as error:
         problems = [str(error)]
     return f"its rule was not taken: {problems[0]}" if problems else f"learned rule {rule.id}"
+
+
+def _problems_in_log(pattern: Pattern, quoted: LogLine, lines: Sequence[LogLine]) -> list[str]:
+    """What the log itself says against the pattern."""
+    if pattern.search(quoted.body) is None:
+        return ["the pattern does not match the quoted line"]
+    if is_routine(quoted.body):
+        return ["the quoted line is routine: nothing in it speaks of a failure"]
+    routine = matched_in_passing(pattern, lines)
+    return (
+        [] if routine is None else [f"the pattern matches line {routine.number}, which is routine"]
+    )
 
 
 def _unchanged(verdict: Verdict, reason: str) -> Verdict:

@@ -8,7 +8,7 @@ from typing import Literal
 from configs.records import ActionKind
 from tasks.diagnose.logs import LogLine
 
-Role = Literal["decisive", "cause", "effect"]
+Role = Literal["decisive", "cause", "effect", "learned"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Finding:
 
     failure_class: str
     role: Role
-    """decisive outranks cause outranks effect; see rules.yaml."""
+    """decisive outranks cause outranks effect; see rules.yaml. learned: see learned_verdict.py."""
     method: str
     """The rule, or `exception`."""
     line: LogLine

@@ -1,8 +1,8 @@
 """Rules that a language model has proposed, each checked before it counts and again when it is loaded.
 
 A pattern joins when RE2 compiles it, it says enough, matches the line that it was proposed for, and
-matches no line of a past failure of another class, nor of a healthy job. Learned rules have the role
-`effect`: they speak only where no written rule knows a cause. One that a person's confirmation
+matches no line of a past failure of another class, nor a routine one (routine.py). Learned rules have
+the role `learned`: learned_verdict.py holds what they may say. One that a person's confirmation
 contradicts later is not loaded any more.
 """
 
@@ -22,6 +22,7 @@ from configs.files import file_lock, write_text
 from tasks.diagnose.cases import CONFIRMED_NAME, Case, confirmed_cases, packaged_cases
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.patterns import Pattern, compile_pattern
+from tasks.diagnose.routine import routine_match
 from tasks.diagnose.rules import Rule
 
 FILE_NAME = "learned_rules.yaml"
@@ -64,7 +65,7 @@ class LearnedRule(BaseModel):
             {
                 "id": self.id,
                 "class": self.failure_class,
-                "role": "effect",
+                "role": "learned",
                 "patterns": [self.pattern],
                 "note": f"proposed by {self.model} on {self.learned_at}",
             }
@@ -105,6 +106,9 @@ class RuleBook:
             problems.append(
                 f"the pattern matches lines of {', '.join(broken[:3])}, of another class"
             )
+        routine = routine_match(pattern)
+        if routine is not None:
+            problems.append(f"the pattern matches routine lines, like {routine[:120]!r}")
         return problems
 
     def add(self, rule: LearnedRule) -> list[str]:

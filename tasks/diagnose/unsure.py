@@ -15,13 +15,11 @@ from tasks.diagnose.learned_rules import RuleBook
 from tasks.diagnose.rendering import render
 from tasks.diagnose.retrieval import Neighbour, nearest
 from tasks.diagnose.sources import Source
-from tasks.diagnose.verdicts import MAX_EVIDENCE
+from tasks.diagnose.verdicts import CAREFUL_ACTIONS, MAX_EVIDENCE
 
 ALIKE = 0.8
 """From here on the nearest case's class was right in all of ten logs; from 0.7 on, in three of four."""
 _NEVER_BY_LIKENESS = frozenset({"NoFailure", "Unknown"})
-_CAREFUL_ACTIONS = frozenset({"fix_by_user", "resubmit_later"})
-"""What likeness alone may decide: it excludes no node and skips no data."""
 _WORTH_SHOWING = 0.4
 _RETRIEVED_CONFIDENCE = 0.5
 
@@ -76,7 +74,7 @@ def _as_before(verdict: Verdict, near: Sequence[Neighbour]) -> Verdict:
         update={
             "failure_class": known.name,
             "category": known.category,
-            "action": known.action if known.action in _CAREFUL_ACTIONS else verdict.action,
+            "action": known.action if known.action in CAREFUL_ACTIONS else verdict.action,
             "confidence": _RETRIEVED_CONFIDENCE,
             "method": "past_case",
             "mitigation": known.mitigation,

@@ -95,7 +95,7 @@ def test_its_rule_finds_the_next_such_failure_without_a_model(folder: Path) -> N
     text = "lmgrd[3]: checkout of feature MESHER refused: server down"
     finding = RuleSet([rule]).match(LogLine("y.log", 1, None, text, text), 1)
     assert finding is not None
-    assert (finding.failure_class, finding.role) == ("ConnectionError", "effect")
+    assert (finding.failure_class, finding.role) == ("ConnectionError", "learned")
     learnt = RuleBook(folder).rules()[0]
     assert (learnt.model, learnt.log, learnt.evidence) == ("tester", "x.log", ROOT)
 
@@ -191,6 +191,11 @@ def test_an_answer_behind_thoughts_counts(folder: Path) -> None:
         ("connection refused by licence", "licence refused", "does not stand in the log"),
         (r"checkout of feature|No space left on device", ROOT, "of another class"),
         ("x" * 299 + "(", ROOT, "RE2"),
+        (r"loss 2\.31 tokens/s \d+|of feature", LOG[0], "the quoted line is routine"),
+        (r"connecting to licence server", LOG[1][:28], "the quoted line is routine"),
+        (r"checkout of feature|to licence server", ROOT, "matches line 2, which is routine"),
+        (r"checkout of feature|step \d+/\d+ loss", ROOT, "matches routine lines"),
+        (r"checkout of feature|elapsed time per iteration", ROOT, "matches routine lines"),
     ],
 )
 def test_a_rule_that_fails_a_check_does_not_join(
