@@ -286,6 +286,7 @@ def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) 
         node=node,
         action=action,
         evidence=evidence,
+        mitigation=finding.mitigation,
     )
 
 

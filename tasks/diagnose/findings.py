@@ -25,6 +25,8 @@ class Finding:
     """Counts lines over all files in the order they were read."""
     action: ActionKind | None = None
     """In place of the class's own."""
+    mitigation: str | None = None
+    """Likewise."""
     node: str | None = None
     rank: int | None = None
     in_passing: bool = False

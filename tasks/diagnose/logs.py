@@ -107,19 +107,17 @@ def split_prefix(text: str) -> tuple[int | None, str]:
     """Take launchers' prefixes off: the rank that they name, and the rest."""
     rank: int | None = None
     for _ in range(_MAX_PREFIXES):
-        if text[:1] not in _PREFIX_STARTS:
-            break
-        if (match := _PREFIX.match(text)) is not None:
+        if text[:1] in _PREFIX_STARTS and (match := _PREFIX.match(text)) is not None:
             rank, end = int(match[match.lastindex]) if match.lastindex else rank, match.end()
-        elif text[0] == "(" and (actor := _ACTOR.match(text)) is not None:
+        elif text[:1] == "(" and (actor := _ACTOR.match(text)) is not None:
             rank, end = int(actor["rank"]) if actor["rank"] else rank, actor.end()
+        elif rank is None and (inner := _INNER_RANK.match(text)) is not None:
+            rank, end = int(inner[1] or inner[2]), inner.end()
+        elif rank is None and (labelled := _HOST_AND_RANK.match(text)) is not None:
+            rank, end = int(labelled[1]), labelled.end()
         else:
             break
         text = text[end:]
-    if rank is None and (inner := _INNER_RANK.match(text)) is not None:
-        return int(inner[1] or inner[2]), text[inner.end() :]
-    if rank is None and (labelled := _HOST_AND_RANK.match(text)) is not None:
-        return int(labelled[1]), split_prefix(text[labelled.end() :])[1]
     return rank, text
 
 

@@ -23,7 +23,7 @@ _STEP = compile_pattern(
     r"(?i)\b(?:step|iteration|iter|global_step)\b['\"]?\s*[=:/\[]?\s*(?P<step>\d+)"
 )
 _LOSS = compile_pattern(
-    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss['\"]?\s*[:=]\s*"
+    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss['\"]?(?:\s*[:=]\s*|\s+)"
     r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
 )
 _OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _]loss")

@@ -31,6 +31,7 @@ class Rule(BaseModel):
     role: Role
     patterns: tuple[str, ...] = Field(min_length=1)
     action: ActionKind | None = None
+    mitigation: str | None = None
     note: str = ""
 
     @field_validator("failure_class")
@@ -65,6 +66,7 @@ class RuleSet:
             line=line,
             order=order,
             action=rule.action,
+            mitigation=rule.mitigation,
             node=groups.get("node"),
             rank=int(rank) if rank else line.rank,
         )

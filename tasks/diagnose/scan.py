@@ -228,6 +228,8 @@ class Scan:
         if stream.handled.recovered(line):
             self._withdraw(stream.handled.last, key)
         finding = self.rules.match(line, self.order)
+        if line.body.startswith(_CRASH):
+            self.crashes.setdefault(line.rank, line)
         if finding is not None:
             self.collectives.feed(line)
             handled = says_handled if finding.role == "cause" else says_passing
@@ -235,8 +237,6 @@ class Scan:
                 self._set_aside(finding)
             else:
                 self._keep(finding, key)
-        elif line.body.startswith(_CRASH):
-            self.crashes.setdefault(line.rank, line)
         elif _SUSPICIOUS.search(line.body) and _COUNTED.search(line.body) is None:
             if self.suspicious is None and not says_handled(line.body):
                 self.suspicious = line

@@ -22,7 +22,9 @@ _RANK_HOST = compile_pattern(
 _HOST_RANK = compile_pattern(
     r"(?i)\b(?:host(?:name)?|node)[ =:]+(?P<host>[A-Za-z][\w.-]*).{0,40}?\b(?:global[_ ]?)?rank[ =:]+(?P<rank>\d+)\b"
 )
-_LABEL = compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?(?P<host>{_NAME}\d) +\d+: ")
+_LABEL = compile_pattern(
+    rf"^(?:\S+ std(?:out|err) [FP] )?(?P<host>{_NAME}\d)(?: +\d+: |: \[rank\d+\])"
+)
 _LAUNCHED_PID = compile_pattern(r"\bpid[ =:]+(?P<pid>\d+)")
 _NCCL = compile_pattern(rf"(?:^|[ \]])(?P<host>{_NAME}):(?P<pid>\d+):\d+ \[\d+\] (?:\S+ )?NCCL ")
 _NCCL_RANK = compile_pattern(r"\bcomm 0x[0-9a-f]+ rank (?P<rank>\d+) nranks \d+")
@@ -51,7 +53,7 @@ _SYSLOG = (
     compile_pattern(
         rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
     ),
-    compile_pattern(rf"^(?P<node>{_NAME}): \[ *\d+\.\d+\] "),
+    compile_pattern(rf"^(?P<node>{_NAME}): (?:\[ *\d+\.\d+\] |NVRM: )"),
     compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),
     compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
 )
