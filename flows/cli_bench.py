@@ -58,3 +58,27 @@ def bench_diagnose(
     from tasks.diagnose.bench_diagnose import bench_diagnose as measure
 
     print_diagnosis_bench(measure(cases), json=json)
+
+
+@bench.command("evaluate")
+def bench_evaluate(
+    model: Annotated[
+        Path, typer.Option(metavar="DIR", help="A model's folder, in Hugging Face's format.")
+    ],
+    storage_mib_per_s: Annotated[
+        float, typer.Option(min=0.1, help="Of the storage that the model is read from.")
+    ] = 20.0,
+    scale: Annotated[
+        float, typer.Option(min=0.01, help="Documents of each task, times the usual number.")
+    ] = 1.0,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="Also simulate each run with the measured times.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Twelve tasks on two workers: ours beside lm_eval once a task and OpenCompass's partitioners."""
+    from flows.show.bench import print_evaluation_bench
+    from tasks.evaluate.bench_evaluate import bench_evaluate as measure
+
+    figures = measure(model, storage_mib_per_s=storage_mib_per_s, scale=scale, simulate=simulate)
+    print_evaluation_bench(figures, json=json)

@@ -42,7 +42,7 @@ def forbidden(path: Path) -> tuple[str, ...]:
             for module in (ROOT / "tasks").glob("*/*.py")
             if module.stem
             not in ("task", "__init__", "bench", "bench_checkpoint", "chaos", "goodput_plan")
-            and module.stem not in ("nodecheck_simulation", "simulate_evaluation")
+            and module.stem not in ("nodecheck_simulation", "simulate_evaluation", "bench_evaluate")
             and module != ROOT / "tasks/evaluate/folder.py"
             and module.stem not in ("answer", "bench_diagnose", "bench_compress")
         )

@@ -80,3 +80,41 @@ def print_diagnosis_bench(figures: Mapping[str, Any], *, json: bool) -> None:
     )
     for name in figures["missing"]:
         console.print(f"{name} is not installed: pip install 'overland[bench]'")
+
+
+_EVALUATIONS = {
+    "ours": "ours",
+    "per_task": "lm_eval once a task",
+    "opencompass_size": "OpenCompass size",
+    "opencompass_num_worker": "OpenCompass workers",
+}
+
+
+def print_evaluation_bench(figures: Mapping[str, Any], *, json: bool) -> None:
+    """Print how long one evaluation took in each way, beside the bound and the simulation."""
+    if json:
+        typer.echo(json_module.dumps(figures))
+        return
+    console = report_console(sys.stdout)
+    console.print(
+        f"{len(figures['tasks'])} tasks on {figures['workers']} workers; a model of "
+        f"{figures['model_bytes'] / 2**20:.0f} MiB on storage of "
+        f"{figures['storage_mib_per_s']:.4g} MiB/s",
+        soft_wrap=True,
+    )
+    table = Table()
+    table.add_column("", no_wrap=True)
+    for heading in ("time", "over bound", "ours faster", "simulated", "error"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, label in _EVALUATIONS.items():
+        time_s = figures[f"{name}_s"]
+        row = [f"{time_s:.1f} s", f"{100 * (time_s / figures['lower_bound_s'] - 1):.1f} %"]
+        row.append(f"{figures['speedup'][name]:.2f} x" if name in figures["speedup"] else "")
+        if "simulated_s" in figures:
+            error = 100 * figures["simulation_error"][name]
+            row += [f"{figures['simulated_s'][name]:.1f} s", f"{error:+.1f} %"]
+        table.add_row(label, *row)
+    console.print(table)
+    console.print(f"lower bound: {figures['lower_bound_s']:.1f} s; all scores are the same")
+    for name, choice in figures["choices"].items():
+        console.print(f"{_EVALUATIONS[name]}: {choice}", style="dim")
