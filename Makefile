@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .PHONY: help install run test test-all test-py312 lint format typecheck check bench ui clean
-.PHONY: slurm-up slurm-down slurm-packages
+.PHONY: slurm-up slurm-down slurm-packages slurm-if-possible test-slurm-24.11
 
 help:            ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -29,7 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 run: install     ## the whole pipeline, small: configs/quickstart.yaml
 	$(BIN)/overland run configs/quickstart.yaml
 
-test: install    ## all tests but the longest, with coverage
+test: install slurm-if-possible  ## all tests but the longest, with coverage
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term $(PYTEST_FLAGS)
 
 test-all: install  ## all tests: chaos, benchmarks and whole runs on a Slurm cluster too
@@ -67,6 +67,22 @@ slurm-packages: install  ## Debian's packages of Slurm, for slurm-up and the tes
 	    chmod 755 /usr/sbin/policy-rc.d; trap 'rm -f /usr/sbin/policy-rc.d' EXIT; }; \
 	  apt-get update -q && DEBIAN_FRONTEND=noninteractive \
 	    apt-get install -y -q --no-install-recommends $$missing; }
+
+# Where they can be installed (a container, CI), they are; SLURM=no leaves the machine as it is.
+slurm-if-possible: install
+	@missing="$$($(BIN)/python -m infra.slurm missing)"; \
+	if [ -n "$$missing" ] && [ "$(SLURM)" != no ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; \
+	  then $(MAKE) --no-print-directory slurm-packages || true; fi; \
+	missing="$$($(BIN)/python -m infra.slurm missing)"; [ -z "$$missing" ] || \
+	  echo "SKIPPED: tests on a Slurm cluster; not installed: $$missing (as root on Debian: make slurm-packages)"
+SLURM ?= yes
+
+# The chroot is made once, of Debian 13's packages, by mmdebstrap (needs root).
+SLURM_ROOT ?= /var/tmp/overland-slurm-24.11
+test-slurm-24.11: install  ## the launcher's tests against Slurm 24.11 (not in CI)
+	$(BIN)/python -m infra.slurm release $(SLURM_ROOT)
+	OVERLAND_SLURM_ROOT=$(SLURM_ROOT) $(BIN)/python -m pytest -m "" $(PYTEST_FLAGS) -k "not local" \
+	  tests/infra/launch/test_slurm_launcher.py tests/infra/launch/test_launcher_contract.py
 
 # The newest megatron-core needs Python 3.12; no constraints: this looks for what breaks next.
 PY312 ?= python3.12

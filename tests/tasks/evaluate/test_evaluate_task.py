@@ -13,9 +13,14 @@ from configs.files import write_text
 from configs.records import EvaluationScores, ExportRecord
 from configs.rundir import COMMIT_MARKER_NAME, EvaluationDir, RunDir, write_record
 from configs.schema import RunConfig
-from infra.launch.base import JobSpec, JobState
+from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
 from infra.launch.local import LocalLauncher
-from tasks.evaluate.task import _free_job_dir, cancel_evaluations, evaluate_checkpoint
+from tasks.evaluate.task import (
+    _free_job_dir,
+    _gave_way,
+    cancel_evaluations,
+    evaluate_checkpoint,
+)
 
 
 @pytest.fixture
@@ -127,3 +132,69 @@ def test_evaluation_jobs_whose_flow_run_is_cancelled_are_ended(
     cancel_evaluations(RunConfig(run_dir=tmp_path))
     states = [launcher.poll(handle).state for handle in handles]
     assert states == [JobState.COMPLETED, JobState.CANCELLED]
+
+
+class _Cluster:
+    """A launcher whose jobs end as it was told, each right after its submission."""
+
+    def __init__(self, *ends: JobState) -> None:
+        self.ends = list(ends)
+        self.states: dict[Path, JobState] = {}
+
+    def find(self, job_dir: Path) -> JobHandle | None:
+        return JobHandle("", "1", job_dir, 0.0) if job_dir in self.states else None
+
+    def submit(self, spec: JobSpec) -> JobHandle:
+        self.states[spec.job_dir] = self.ends.pop(0)
+        return JobHandle(spec.key, "1", spec.job_dir, 0.0)
+
+    def poll(self, handle: JobHandle) -> JobStatus:
+        return JobStatus(self.states[handle.job_dir])
+
+    def cancel(self, handle: JobHandle, *, grace_s: float = 10.0) -> None:
+        """They have all ended."""
+
+    def logs(self, handle: JobHandle) -> list[Path]:
+        return []
+
+
+@pytest.mark.parametrize(
+    ("ends", "jobs"),
+    [
+        ([JobState.PREEMPTED, JobState.NODE_FAIL, JobState.FAILED], ["export-1", "export-2", "export-3"]),
+        ([JobState.FAILED], ["export-1"]),
+    ],
+)  # fmt: skip
+def test_jobs_that_gave_way_to_others_are_submitted_again(
+    tmp_path: Path,
+    evaluation: EvaluationDir,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: list[JobState],
+    jobs: list[str],
+) -> None:
+    cluster = _Cluster(*ends)
+    monkeypatch.setattr("tasks.evaluate.task.make_launcher", lambda _: cluster)
+    assert evaluate(tmp_path) is None
+    assert [folder.name for folder in cluster.states] == jobs
+    failure = evaluation.failure()
+    assert failure is not None
+    assert failure.stage == "export"
+
+
+@pytest.mark.parametrize(
+    ("stage", "state", "started_at", "again"),
+    [
+        ("infer", JobState.PREEMPTED, 0.0, True),
+        ("infer", JobState.TIMEOUT, 0.0, False),
+        ("infer", JobState.CANCELLED, 0.0, False),
+        # Inference, which had waited for a node, ended at 9000 s: what was left for scoring?
+        ("score", JobState.TIMEOUT, 5000.0, True),
+        ("score", JobState.TIMEOUT, 6000.0, False),
+        ("score", JobState.FAILED, 0.0, False),
+    ],
+)
+def test_scoring_that_has_waited_for_inference_too_long_is_submitted_again(
+    stage: str, state: JobState, started_at: float, again: bool
+) -> None:
+    status = JobStatus(state, started_at=started_at, ended_at=started_at + 7200.0)
+    assert _gave_way(stage, status, inferred_at=9000.0, limit_s=3600.0) is again
