@@ -38,11 +38,20 @@ def verdict_on_capture(scan: Scan) -> Verdict | None:
     """A job that still ran when its log was taken: silent for long, or as it should be."""
     capture = scan.progress.capture()
     if capture is None:
-        return None
+        return _verdict_on_silent_end(scan)
     line, silence_s = capture
     if silence_s <= SILENCE_S:
         return make_verdict("NoFailure", method="still_running", confidence=0.8, evidence=[line])
     return hang(scan, f"the job still ran and had done nothing for {silence_s:.0f} s", line)
+
+
+def _verdict_on_silent_end(scan: Scan) -> Verdict | None:
+    """No error, no end, and only monitors wrote for long."""
+    silent = scan.progress.silent_end()
+    if silent is None or scan.suspicious is not None or scan.failed_exit() is not None:
+        return None
+    line, silence_s = silent
+    return hang(scan, f"training did nothing in the last {silence_s:.0f} s of its log", line)
 
 
 def hang(scan: Scan, said: str, line: LogLine) -> Verdict:

@@ -44,7 +44,10 @@ def node_of(finding: Finding, scan: Scan) -> str | None:
 def rank_of(finding: Finding, scan: Scan) -> int | None:
     """Rank of a finding: its line's own, or that of the process that the kernel names."""
     if finding.rank is not None:
-        return finding.rank
+        # torchrun's own prefix tells the rank on the node, its report that of the job.
+        is_local = f"[default{finding.rank}]:" in finding.line.text
+        told = scan.torchrun.global_rank(finding.rank) if is_local else None
+        return finding.rank if told is None else told
     match = _PROCESS.search(finding.line.body)
     if match is None:
         return None

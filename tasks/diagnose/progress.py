@@ -194,6 +194,22 @@ class Progress:
                 return line, taken - min(last, active or last)
         return None
 
+    def silent_end(self) -> tuple[LogLine, float] | None:
+        """The last line of a log that others went on to write long after training had done its last
+        thing, and that silence in seconds."""
+        for tail in self.tails.values():
+            last = tail[-1]
+            until, active = time_of(last.text), self._last_activity(tail, last)
+            if self.silence_before(last) is None or until is None or active is None:
+                continue
+            # One line after long may be the job's own last word.
+            since = [
+                t for t in (time_of(line.text) for line in tail) if t is not None and t > active
+            ]
+            if (silence_s := until - active) > 2 * SILENCE_S and len(since) >= _MIN_REPORTERS:
+                return last, silence_s
+        return None
+
     def _last_activity(self, tail: deque[LogLine], until: LogLine) -> float | None:
         """Time of the last line by training itself."""
         signs = [line for line in tail if line is not until and _ACTIVE.search(line.body)]

@@ -19,7 +19,7 @@ _FAILED = compile_pattern(r"failed \(exitcode: (-?\d+)\) local_rank: \d+ \(pid: 
 _ROOT_CAUSE = compile_pattern(r"Root Cause \(first observed failure\)")
 _OTHERS = compile_pattern(r"^(?:Other )?Failures:")
 _FIELD = compile_pattern(
-    r"^\s*(?:host\s*: (?P<host>\S+)|rank\s*: (?P<rank>\d*)|"
+    r"^\s*(?:host\s*: (?P<host>\S+)|rank\s*: (?P<rank>\d*)(?: \(local_rank: (?P<local>\d+)\))?|"
     r"exitcode\s*: (?P<code>-?\d+)\b(?: \(pid: (?P<pid>\d+)\))?)"
 )
 _RESTART = compile_pattern(
@@ -50,6 +50,7 @@ class RankFailure:
     pid: int
     host: str | None
     line: LogLine
+    local_rank: int | None = None
     first: bool = False
     """torchrun saw it before the others. Not always the cause: it looks only now and then."""
 
@@ -85,6 +86,12 @@ class TorchrunReader:
     _in_root_cause: bool = False
     _host: str | None = None
     _rank: int | None = None
+    _local_rank: int | None = None
+
+    def global_rank(self, local_rank: int) -> int | None:
+        """Of the only failed worker with that local rank, if its report names both."""
+        found = {f.rank for f in self.failures.values() if f.local_rank == local_rank}
+        return found.pop() if len(found) == 1 else None
 
     def feed(self, line: LogLine) -> bool:
         """Take note of the line; whether it was torchrun's."""
@@ -116,9 +123,11 @@ class TorchrunReader:
             self._host = match["host"]
         elif match["code"] is None:
             self._rank = int(match["rank"]) if match["rank"] else None
+            self._local_rank = int(match["local"]) if match["local"] else None
         elif match["pid"] is not None:
             code, pid = int(match["code"]), int(match["pid"])
-            self._add(RankFailure(self._rank, code, pid, self._host, line, self._in_root_cause))
+            first, local_rank = self._in_root_cause, self._local_rank
+            self._add(RankFailure(self._rank, code, pid, self._host, line, local_rank, first))
 
     def _add(self, failure: RankFailure) -> None:
         """The table names the global rank and host; the line before it was printed first."""
@@ -130,6 +139,7 @@ class TorchrunReader:
                 failure.pid,
                 failure.host,
                 known.line,
+                failure.local_rank,
                 known.first or failure.first,
             )
         self.failures[failure.pid] = failure

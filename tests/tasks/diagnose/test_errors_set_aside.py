@@ -249,3 +249,50 @@ def test_a_label_of_host_and_rank_tells_the_node(tmp_path: Path) -> None:
     ]
     verdict = verdict_on(tmp_path, lines)
     assert (verdict.faulty_rank, verdict.faulty_node) == (11, "gpu-a-118")
+
+
+def test_a_log_that_only_monitors_write_on_is_a_hangs(tmp_path: Path) -> None:
+    monitor = [f"2025-03-01 {hour}:30:00 gpu monitor: util 0%" for hour in range(11, 15)]
+    verdict = verdict_on(tmp_path, [*STEPS, *monitor])
+    assert (verdict.failure_class, verdict.method) == ("Hang", "silence")
+    assert verdict_on(tmp_path, [*STEPS, monitor[0]]).failure_class == "Unknown"
+
+
+@pytest.mark.parametrize("separator", [" ", " | ", ", ", ": ", "="])
+def test_losses_are_read_in_plain_formats(tmp_path: Path, separator: str) -> None:
+    between = separator if separator in (" ", ": ", "=") else " "
+    before = separator if separator in (" | ", ", ") else " "
+    losses = [2.3 + n % 3 / 10 for n in range(60)] + [9.1 + n % 3 / 10 for n in range(30)]
+    lines = [f"step {n}{before}loss{between}{loss:.2f}" for n, loss in enumerate(losses)]
+    verdict = verdict_on(tmp_path, lines)
+    assert (verdict.failure_class, verdict.root_cause_line) == ("LossSpike", 61)
+
+
+def test_torchruns_report_tells_the_rank_of_a_local_one(tmp_path: Path) -> None:
+    lines = [
+        *(f"[default3]:{line}" for line in TRACEBACK),
+        "E0302 11:02:33.022000 22 api.py:869] failed (exitcode: 1) local_rank: 3 (pid: 133) of binary: python",
+        "Root Cause (first observed failure):",
+        "  host      : n7",
+        "  rank      : 59 (local_rank: 3)",
+        "  exitcode  : 1 (pid: 133)",
+    ]
+    verdict = verdict_on(tmp_path, lines)
+    assert (verdict.failure_class, verdict.faulty_rank) == ("KeyError", 59)
+
+
+@pytest.mark.parametrize(
+    ("line", "failure_class"),
+    [
+        ("srun: error: r02n11: task 4: Bus error (core dumped)", "RuntimeError"),
+        ("[node7:221] Signal: Segmentation fault (11)", "RuntimeError"),
+        ("mpirun noticed that process rank 5 with PID 0 on node cn-0044 exited on signal 9 (Killed).", "CgroupOOM"),
+        ("Memory access fault by GPU node-5 (Agent handle: 0x55d) on address 0x7f.", "CUDAError"),
+        ("LustreError: 11-0: lfs-OST0003: operation ost_write to node 10.2.1.4@o2ib failed: rc = -107", "OSError"),
+        ("The node was low on resource: ephemeral-storage. Threshold quantity: 10Gi.", "OSError"),
+    ],
+)  # fmt: skip
+def test_ends_in_the_words_of_other_launchers(
+    tmp_path: Path, line: str, failure_class: str
+) -> None:
+    assert verdict_on(tmp_path, [*STEPS, line]).failure_class == failure_class
