@@ -23,8 +23,7 @@ from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.plan import devices_of, worker_names
 from tasks.evaluate.responses import Pending
 from tasks.evaluate.staging import Staged
-from tasks.evaluate.times import Done, record
-from tasks.evaluate.worker import error_path
+from tasks.evaluate.times import Done, error_path, record
 
 _LOOK_S = 0.05
 _LEAVE_S = 2.0

@@ -25,7 +25,6 @@ from tasks.evaluate.crew import Crew
 from tasks.evaluate.devices import check_backend
 from tasks.evaluate.model_folder import check_model
 from tasks.evaluate.plan import EvaluationPlan, ShardPlan, config_of, current_plan
-from tasks.evaluate.planning import make_plan
 from tasks.evaluate.responses import Pending
 
 
@@ -66,8 +65,12 @@ def ensure_plan(
 ) -> EvaluationPlan:
     """The plan that is there if it fits, else a new one; of several processes, one makes it."""
     with file_lock(evaluation.path / "plan.lock"):
-        plan = current_plan(config, evaluation)
-        return plan if plan is not None else make_plan(config, evaluation, heldout_dir)
+        if (plan := current_plan(config, evaluation)) is not None:
+            return plan
+        # lm-eval takes a second to import, in which the model is already on its way.
+        from tasks.evaluate.planning import make_plan
+
+        return make_plan(config, evaluation, heldout_dir)
 
 
 def _shards(plan: EvaluationPlan) -> list[ShardPlan]:

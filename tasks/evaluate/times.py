@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal
 
 from configs.files import append_json_line, read_json_lines
+from configs.node import node_name
 from configs.records import Record
 from configs.rundir import EvaluationDir
 
@@ -28,6 +30,11 @@ class Done(Record):
     @property
     def time_s(self) -> float:
         return self.ended_at - self.started_at
+
+
+def error_path(evaluation: EvaluationDir, worker: str) -> Path:
+    """Where a worker that cannot go on says why."""
+    return evaluation.times_dir / f"{node_name()}-{worker}.error"
 
 
 def record(evaluation: EvaluationDir, done: Done) -> None:

@@ -29,12 +29,7 @@ from tasks.evaluate.enumeration import one_line
 from tasks.evaluate.manifest import read_requests, requests_path
 from tasks.evaluate.plan import EvaluationPlan, ShardPlan, TaskPlan, read_plan
 from tasks.evaluate.responses import is_done, shard_path, write_shard
-from tasks.evaluate.times import Done, record
-
-
-def error_path(evaluation: EvaluationDir, worker: str) -> Path:
-    """Where a worker that cannot go on says why."""
-    return evaluation.times_dir / f"{node_name()}-{worker}.error"
+from tasks.evaluate.times import Done, error_path, record
 
 
 def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> None:
