@@ -178,20 +178,33 @@ def _run_stages(
         for stage in stages:
             live = _live_job(launcher, evaluation, stage)
             handles[stage] = live or _submit(config, launcher, evaluation, stage)
+        inferred_at = time.time()
         for stage in stages:
             status = _wait(launcher, handles[stage], stop)
             for _ in range(_RESUBMISSIONS):
-                if status.state not in _NOT_ITS_FAULT:
+                if not _gave_way(stage, status, inferred_at, config.evaluate.timeout_s):
                     break
+                why = status.reason or status.state
+                get_run_logger().warning("the %s job is submitted again: %s", stage, why)
                 handles[stage] = _submit(config, launcher, evaluation, stage)
                 status = _wait(launcher, handles[stage], stop)
             if status.state is not JobState.COMPLETED:
                 raise _StageError(stage, _what_failed(launcher, handles[stage], status))
+            inferred_at = status.ended_at or time.time()
     except (_StageError, EvaluationCancelled, KeyboardInterrupt):
         with held_off():
             for handle in handles.values():
                 launcher.cancel(handle)
         raise
+
+
+def _gave_way(stage: str, status: JobStatus, inferred_at: float, limit_s: float) -> bool:
+    """Whether the job was ended for others' sake: itself, or the inference that scoring waited for,
+    which left it no time of its own."""
+    if status.state in _NOT_ITS_FAULT:
+        return True
+    out_of_time = stage == "score" and status.state is JobState.TIMEOUT
+    return out_of_time and inferred_at - (status.started_at or inferred_at) > limit_s
 
 
 def _submit(

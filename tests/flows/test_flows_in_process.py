@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefect.client.orchestration import get_client
 from prefect.testing.utilities import prefect_test_harness
 
 from configs.errors import ConfigError, InputError, RunDirectoryError
-from configs.load import load_config
+from configs.files import write_text
+from configs.load import dump_config, load_config
 from configs.records import AttemptRecord
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
+from flows import evaluate as flow_module
 from flows.evaluate import due_steps, evaluate
 from flows.locks import held, holds, is_live
 from flows.prepare import prepare
 from flows.pretrain import pretrain
 from flows.session import open_run
+from tasks.evaluate.task import leave_out
 from tests.flows.helpers import tiny_config
+from tests.flows.scored_runs import STEPS, commit, make, score
 
 pytestmark = pytest.mark.slow
 
@@ -104,3 +110,28 @@ def test_a_held_stage_is_refused_with_its_holder(config: RunConfig) -> None:
 
 def test_without_checkpoints_nothing_is_due(config: RunConfig) -> None:
     assert due_steps(config, RunDir(config.resolved_run_dir()), training_over=True) == []
+
+
+def test_the_event_reaches_prefect_and_a_step_that_was_left_out_can_be_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make(tmp_path, regressions={"webhook_env": None})
+    run = RunDir(config.resolved_run_dir())
+    write_text(run.config_path, dump_config(config))
+    run.locks_dir.mkdir(parents=True)
+    for step in STEPS:
+        commit(run, step)
+    leave_out(run, 4, waiting=9)
+    monkeypatch.setattr(flow_module, "evaluate_checkpoint", lambda _, step: score(run, step))
+    assert evaluate(run.path, [4]) == {4: True}
+    assert evaluate(run.path) == dict.fromkeys(STEPS[1:], True)
+    with get_client(sync_client=True) as client:
+        wanted = {"filter": {"event": {"name": ["overland.evaluation.regressed"]}}}
+        deadline = time.monotonic() + 60
+        while not (
+            events := client.request("POST", "/events/filter", json=wanted).json()["events"]
+        ):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    assert [event["resource"]["overland.step"] for event in events] == ["24"]
+    assert events[0]["payload"]["regressions"][0]["task"] == "t"

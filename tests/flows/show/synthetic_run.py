@@ -30,6 +30,7 @@ from configs.records import (
     SplitRecord,
     Verdict,
 )
+from configs.regressions import EvaluationLeftOut, Regression, RegressionReport
 from configs.rundir import COMMIT_MARKER_NAME, RunDir, write_record
 
 GOODPUT = Goodput(
@@ -250,6 +251,32 @@ class SyntheticRun:
                 ended_at=self.clock,
             ),
         )
+
+    def regress(self, step: int, *, since: int, unhealthy: bool = False) -> None:
+        found = Regression(
+            task="heldout_cloze",
+            metric="acc,none",
+            value=0.1,
+            usual=0.3,
+            worse_by=0.2,
+            limit=0.05,
+            deviation=0.01,
+            higher_is_better=True,
+            since_step=since,
+        )
+        report = RegressionReport(
+            step=step,
+            checkpoint=self.run.checkpoint(step).identity() or "",
+            compared_with=[50, 100],
+            regressions=[found],
+            unhealthy=unhealthy,
+            judged_at=self.clock,
+        )
+        write_record(self.run.evaluation(step).regressions_path, report)
+
+    def leave_out(self, step: int) -> None:
+        record = EvaluationLeftOut(step=step, waiting=7, left_out_at=self.clock)
+        write_record(self.run.evaluation(step).left_out_path, record)
 
     def begin_evaluation(self, step: int, stage: str = "export") -> None:
         self.run.evaluation(step).job_dir(f"{stage}-1").mkdir(parents=True, exist_ok=True)

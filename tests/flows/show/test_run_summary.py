@@ -356,6 +356,25 @@ def test_status_is_the_report_until_the_run_goes_on(tmp_path: Path) -> None:
     assert "run in pretrain" in status(made)
 
 
+def test_regressions_and_what_was_left_out(tmp_path: Path) -> None:
+    made = crashed_and_recovered(tmp_path / "run")
+    made.score(150, tasks=4)
+    made.regress(150, since=150, unhealthy=True)
+    made.regress(200, since=150)
+    made.leave_out(75)
+    summary = summary_of(made)
+    first, second = summary.regressions
+    assert (first.step, first.unhealthy, first.new) == (150, True, True)
+    assert (second.step, second.unhealthy, second.new) == (200, False, False)
+    assert first.metrics == ["heldout_cloze/acc,none"]
+    text = report(summary, width=120)
+    said = "heldout_cloze acc 0.1, usually 0.3 (worse by 0.2, limit 0.05)"
+    assert f"step 150  not healthy: {said}" in text
+    assert f"step 200  {said}" in text
+    assert "step 75: evaluation left out: 7 checkpoints waited, and newer ones go first" in text
+    assert said in status(made) or "usually 0.3" in status(made)
+
+
 # --- metrics --------------------------------------------------------------------------------------
 
 

@@ -105,6 +105,25 @@ def test_a_job_that_is_asked_to_leave_is_seen_so(tmp_path: Path) -> None:
     ]
 
 
+def test_regressions_and_left_out_checkpoints_are_told(tmp_path: Path) -> None:
+    made = SyntheticRun(tmp_path / "run")
+    view = RunView(made.run)
+    before = view.refresh(made.clock)
+    made.score(50)
+    made.leave_out(25)
+    scored = view.refresh(made.clock)
+    assert not scored.live_evaluations
+    assert next(n.text for n in notices(before, scored)) == (
+        "evaluation of step 25 is left out: 7 checkpoints waited, and newer ones go first"
+    )
+    made.regress(50, since=50, unhealthy=True)
+    after = view.refresh(made.clock)
+    assert [n.text for n in notices(scored, after)] == [
+        "step 50 has regressed: heldout_cloze acc 0.1, usually 0.3 (worse by 0.2, limit 0.05); "
+        "it counts as not healthy"
+    ]
+
+
 def test_one_slow_step_does_not_change_the_time_left_much(tmp_path: Path) -> None:
     made = SyntheticRun(tmp_path / "run", steps=100)
     made.submit(1)

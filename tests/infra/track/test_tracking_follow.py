@@ -141,6 +141,33 @@ def test_a_follower_that_is_killed_is_started_again_while_the_run_goes_on(
         assert follower.pid != first
 
 
+def test_scores_are_on_the_checkpoints_model_within_a_minute(writer: RunWriter) -> None:
+    """While the run goes on: nobody tells the follower to hurry."""
+    writer.begin()
+    writer.start_attempt(1)
+    with stopped_at_the_end(start_follower(writer.run, writer.tracking)):
+        wait_for(writer, lambda state: state.mlflow_run_id)
+        writer.steps(1, 1, 50)
+        wait_for(writer, lambda state: not state.pending_events)
+        deadline = time.monotonic() + 60.0
+        writer.scores(50, START, accuracy=0.1)
+        writer.regressed(50, unhealthy=True)
+        seen = Mlflow(resolve_tracking_uri(writer.tracking, writer.run))
+        while True:
+            models = seen.client.search_logged_models([seen.experiment_id])
+            values = {m.key: m.value for model in models for m in model.metrics or ()}
+            tags = {key: value for model in models for key, value in model.tags.items()}
+            if "cloze/acc" in values and tags.get("overland.healthy") == "false":
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    assert (values["cloze/acc"], values["ppl/word_perplexity"]) == (0.1, 20.0)
+    assert (len(models), tags["overland.regressed"]) == (1, "true")
+    assert tags["overland.regressions"].startswith("cloze acc 0.1, usually 0.5")
+    run = seen.runs()["evaluation step 50"]
+    assert run.data.tags["overland.healthy"] == "false"
+
+
 def test_beside_another_flows_follower_nothing_is_missing(writer: RunWriter) -> None:
     """`overland evaluate` beside a live run: what it found out, the run's own follower tells."""
     writer.begin()

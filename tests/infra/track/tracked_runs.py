@@ -30,6 +30,7 @@ from configs.records import (
     SplitRecord,
     Verdict,
 )
+from configs.regressions import Regression, RegressionReport
 from configs.rundir import COMMIT_MARKER_NAME, RunDir, write_record
 from configs.schema import RunConfig, TrackingConfig
 
@@ -204,6 +205,28 @@ class RunWriter:
         evaluation = self.run.evaluation(step)
         evaluation.failure_path.unlink(missing_ok=True)
         write_record(evaluation.scores_path, scores)
+
+    def regressed(self, step: int, *, unhealthy: bool) -> None:
+        found = Regression(
+            task="cloze",
+            metric="acc,none",
+            value=0.1,
+            usual=0.5,
+            worse_by=0.4,
+            limit=0.05,
+            deviation=0.01,
+            higher_is_better=True,
+            since_step=step,
+        )
+        report = RegressionReport(
+            step=step,
+            checkpoint=self.run.checkpoint(step).identity() or "",
+            compared_with=[],
+            regressions=[found],
+            unhealthy=unhealthy,
+            judged_at=START,
+        )
+        write_record(self.run.evaluation(step).regressions_path, report)
 
     def failed_evaluation(self, step: int, at: float) -> None:
         failure = EvaluationFailure(step=step, stage="infer", reason="killed", failed_at=at)

@@ -11,6 +11,7 @@ import pytest
 from configs.events import AnomalyEvent, StartEvent
 from configs.lineage import lineage_of, valid_checkpoints
 from configs.records import Action, Verdict
+from configs.regressions import RegressionReport
 from configs.rundir import COMMIT_MARKER_NAME, RunDir, write_record
 from configs.samples import SampleStream
 from configs.schema import RecoveryConfig, TrainConfig
@@ -71,6 +72,32 @@ def test_the_first_rollback_goes_to_the_newest_checkpoint_before_the_spike() -> 
 def test_a_checkpoint_of_the_onset_itself_is_not_from_before() -> None:
     (action,) = decided_on((100, 120), on=ground(80, 100))
     assert action.rollback_to_step == 80
+
+
+def test_one_whose_scores_have_regressed_is_passed_over_unless_there_is_no_other(
+    tmp_path: Path,
+) -> None:
+    run = run_dir(tmp_path)
+    for number in (80, 90, 100):
+        add_checkpoint(run, number, 1)
+
+    def mark(number: int) -> None:
+        report = RegressionReport(
+            step=number,
+            checkpoint=run.checkpoint(number).identity() or "",
+            compared_with=[],
+            regressions=[],
+            unhealthy=True,
+            judged_at=1.0,
+        )
+        write_record(run.evaluation(number).regressions_path, report)
+
+    mark(100)
+    assert decided_on((101, 120), on=ground_of(run, TRAIN))[0].rollback_to_step == 90
+    mark(90)
+    mark(80)
+    assert decided_on((101, 120), on=ground_of(run, TRAIN))[0].rollback_to_step == 100
+    assert ground_of(run, TRAIN).newest_step == 100
 
 
 def test_without_a_healthy_checkpoint_it_begins_anew_without_those_batches() -> None:

@@ -19,6 +19,8 @@ from configs.records import (
     EvaluationScores,
     Score,
 )
+from configs.regression_schema import RegressionConfig
+from configs.regressions import EvaluationLeftOut, RegressionReport
 from configs.rundir import COMMIT_MARKER_NAME, RunDir, write_record
 from configs.schema import RunConfig
 from tasks.train import removal
@@ -217,6 +219,41 @@ def test_what_waits_for_its_evaluation_stays(run: RunDir) -> None:
     score(run, 20, 1.0)
     apply(run, evaluated, 50)
     assert steps(run) == [50]
+
+
+def test_one_that_was_left_out_waits_for_no_evaluation(run: RunDir) -> None:
+    for step in (10, 20):
+        commit(run, step)
+    identity = run.checkpoint(10).identity() or ""
+    left = EvaluationLeftOut(step=10, checkpoint=identity, waiting=5, left_out_at=1.0)
+    write_record(run.evaluation(10).left_out_path, left)
+    apply(run, changed(config(), "evaluate", enabled=True), 20)
+    assert steps(run) == [20]
+
+
+def judged(run: RunDir, step: int, *, unhealthy: bool) -> None:
+    score(run, step, 0.5)
+    report = RegressionReport(
+        step=step,
+        checkpoint=run.checkpoint(step).identity() or "",
+        compared_with=[],
+        regressions=[],
+        unhealthy=unhealthy,
+        judged_at=1.0,
+    )
+    write_record(run.evaluation(step).regressions_path, report)
+
+
+@pytest.mark.parametrize(("marks", "left"), [(True, [20, 50]), (False, [50])])
+def test_the_newest_whose_scores_have_not_regressed_stays_where_that_matters(
+    run: RunDir, marks: bool, left: list[int]
+) -> None:
+    for step in (10, 20, 30, 40, 50):
+        commit(run, step)
+        judged(run, step, unhealthy=step > 20)
+    regressions = RegressionConfig(mark_unhealthy=marks)
+    apply(run, changed(config(), "evaluate", enabled=True, regressions=regressions), 50)
+    assert steps(run) == left
 
 
 def test_a_failure_of_an_earlier_checkpoint_of_the_step_does_not_count(run: RunDir) -> None:

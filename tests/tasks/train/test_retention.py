@@ -79,6 +79,22 @@ def test_one_that_waits_for_its_evaluation_stays() -> None:
     assert decision.kept == {30: ["waits for its evaluation"], 100: ["one of the newest 1"]}
 
 
+def test_what_has_regressed_is_no_healthy_one() -> None:
+    anomaly = Facts(current_step=100, anomaly_onset=51, unhealthy=frozenset({50, 40}))
+    assert kept(Rules(last=1), anomaly) == [30, 100]
+    spike = Facts(current_step=100, unhealthy=frozenset({80}))
+    assert kept(Rules(last=1, patience_steps=15), spike) == [70, 100]
+    all_of_them = Facts(current_step=100, anomaly_onset=51, unhealthy=frozenset(EVERY_TEN))
+    assert kept(Rules(last=1), all_of_them) == [50, 100]
+
+
+def test_the_newest_that_is_known_to_be_healthy_stays() -> None:
+    """Newer ones are not evaluated yet, and may all turn out to have regressed."""
+    facts = Facts(current_step=100, proven=frozenset({20, 30, 40}), unhealthy=frozenset({40, 90}))
+    assert kept(Rules(last=1), facts) == [30, 100]
+    assert kept(Rules(last=1), Facts(current_step=100, proven=frozenset({100}))) == [100]
+
+
 def test_rules_of_a_config() -> None:
     assert rules_of(RunConfig()) is None
     config = RunConfig.model_validate(
