@@ -69,6 +69,9 @@ def test_scores_equal_simple_evaluate_and_need_no_torch(
     assert ours == expected
     assert {"suite", "shots", "heldout_continuation"} <= {task for task, _ in ours}
     assert ("repeats", "exact_match,vote") in ours
+    better = {(row.task, row.metric): row.higher_is_better for row in scores.scores}
+    assert better["heldout_continuation", "acc_norm,none"] is True
+    assert better["heldout_perplexity", "word_perplexity,none"] is False
     assert scores.tasks == [*ALL_KINDS[:-1], "shots", "heldout_continuation"]
     assert 0 < scores.started_at < scores.ended_at
     assert scores.infer_s > 0
