@@ -22,7 +22,8 @@ def compare_new(run: RunDir, config: RegressionConfig) -> Iterator[RegressionRep
     """Write the reports that are missing; yields them, and those whose alert was not told yet.
 
     In order of steps: what is found of one checkpoint counts for the next. A report that is there
-    stays; without its file the checkpoint is compared anew.
+    stays, unless there was nothing to compare with: where the newest goes first, those before it may
+    be scored later. Without its file a checkpoint is compared anew.
     """
     lineage = lineage_of(run)
     before: list[Judged] = []
@@ -31,12 +32,14 @@ def compare_new(run: RunDir, config: RegressionConfig) -> Iterator[RegressionRep
         if scores is None or _is_void(run, lineage, scores.step):
             continue
         report = evaluation.regressions()
-        is_new = report is None
-        if report is None:
-            report = judge(scores, before, config, time.time())
-            write_record(evaluation.regressions_path, report)
+        is_new = False
+        if report is None or not report.compared_with:
+            now = judge(scores, before, config, time.time())
+            if is_new := report is None or bool(now.compared_with):
+                write_record(evaluation.regressions_path, now)
+                report = now
         before.append(Judged(scores, report))
-        if is_new or (report.alert is not None and not report.alert.event):
+        if report is not None and (is_new or (report.alert and not report.alert.event)):
             yield report
 
 

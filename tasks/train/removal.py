@@ -107,7 +107,9 @@ def gather(
         waiting=frozenset(old for old in markers if _waits(run, config, markers[old])),
         unhealthy=frozenset(old for old, report in reports.items() if report and report.unhealthy),
         proven=frozenset(
-            old for old, report in reports.items() if proves and report and not report.unhealthy
+            old
+            for old, report in reports.items()
+            if proves and report and report.compared_with and not report.unhealthy
         ),
     )
 

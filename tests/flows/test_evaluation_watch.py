@@ -124,6 +124,21 @@ def test_an_alert_that_a_killed_flow_did_not_tell_is_told_by_the_next(
     assert len(server.messages) == 1
 
 
+def test_where_the_newest_goes_first_it_is_compared_once_those_before_it_are_scored(
+    tmp_path: Path,
+    server: WebhookServer,
+    emitted: list[tuple[str, dict[str, str]]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = make(tmp_path, order="newest_first")
+    for step in STEPS:
+        commit(RunDir(config.resolved_run_dir()), step)
+    assert follow(config, monkeypatch) == [*reversed(STEPS)]
+    report = report_of(config, 24)
+    assert report.compared_with == [8, 12, 16, 20]  # as soon as there were enough
+    assert report.regressions and len(emitted) == len(server.messages) == 1
+
+
 @pytest.mark.parametrize(
     ("trouble", "said"),
     [

@@ -236,7 +236,7 @@ def judged(run: RunDir, step: int, *, unhealthy: bool) -> None:
     report = RegressionReport(
         step=step,
         checkpoint=run.checkpoint(step).identity() or "",
-        compared_with=[],
+        compared_with=[1] if step > 10 else [],
         regressions=[],
         unhealthy=unhealthy,
         judged_at=1.0,
@@ -250,7 +250,8 @@ def test_the_newest_whose_scores_have_not_regressed_stays_where_that_matters(
 ) -> None:
     for step in (10, 20, 30, 40, 50):
         commit(run, step)
-        judged(run, step, unhealthy=step > 20)
+        judged(run, step, unhealthy=step in (30, 40))
+    run.evaluation(50).regressions_path.unlink()  # not compared yet
     regressions = RegressionConfig(mark_unhealthy=marks)
     apply(run, changed(config(), "evaluate", enabled=True, regressions=regressions), 50)
     assert steps(run) == left
