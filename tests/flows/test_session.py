@@ -48,8 +48,8 @@ def test_a_flow_that_comes_second_leaves_the_first_ones_directory(
     hold = locks.held
 
     @contextmanager
-    def hold_after_another(run: RunDir, stage: str) -> Iterator[None]:
-        with file_lock(run.locks_dir / stage), hold(run, stage):
+    def hold_after_another(run: RunDir, stage: str, *, wait: bool) -> Iterator[None]:
+        with file_lock(run.locks_dir / stage), hold(run, stage, wait=wait):
             yield
 
     monkeypatch.setattr(session, "held", hold_after_another)
