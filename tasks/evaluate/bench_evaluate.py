@@ -108,6 +108,7 @@ def _measure(
         runs[name] = measure()
         others_busy_cores[name] = (_others_cpu_s() - busy_s) / (time.monotonic() - begun)
         print(f"{name}: {runs[name].makespan_s:.1f} s", file=sys.stderr, flush=True)
+        _compare(runs["opencompass_num_worker"], runs[name], name)
 
     known_s = known_metric_s(scale)
     run(
@@ -158,8 +159,6 @@ def _best_size(setup: Setup, plan: EvaluationPlan, probe: Run) -> tuple[str, Par
 
 def _figures(setup: Setup, plan: EvaluationPlan, runs: dict[str, Run]) -> dict[str, Any]:
     ours = runs["ours"]
-    for name in OTHERS:
-        _compare(ours, runs[name], name)
     partitioned = [runs["opencompass_num_worker"], runs["opencompass_size"]]
     own = task_times(ours)
     times = least([own, *map(task_times, partitioned)])
@@ -190,14 +189,14 @@ def _figures(setup: Setup, plan: EvaluationPlan, runs: dict[str, Run]) -> dict[s
 _TIMED = ("ours", "opencompass_size", "opencompass_num_worker")
 
 
-def _compare(ours: Run, other: Run, name: str) -> None:
+def _compare(first: Run, other: Run, name: str) -> None:
     """EvaluationError when the two have not scored the same, to the last bit."""
-    for key in sorted(ours.scores.keys() | other.scores.keys()):
-        found, wanted = ours.scores.get(key), other.scores.get(key)
+    for key in sorted(first.scores.keys() | other.scores.keys()):
+        found, wanted = other.scores.get(key), first.scores.get(key)
         if found != wanted:
             raise EvaluationError(
-                f"{key[0]} {key[1]} is {found} by overland evaluate and {wanted} by {name}: the "
-                "benchmark has not compared the same work"
+                f"{key[0]} {key[1]} is {found} by {name} and was {wanted} before: the benchmark has "
+                "not compared the same work"
             )
 
 

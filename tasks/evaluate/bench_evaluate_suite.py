@@ -114,9 +114,9 @@ class _Task:
 
 
 _TASKS = {
-    "next_words": _Task(50, _next_words, _CHOICE),
+    "next_words": _Task(44, _next_words, _CHOICE),
     "reading": _Task(28, _passage, _ROLLING),
-    "next_words_after_two": _Task(9, _next_words, _CHOICE + _SHOTS),
+    "next_words_after_two": _Task(8, _next_words, _CHOICE + _SHOTS),
     "last_word": _Task(30, _last_word, _LAST_WORD),
     "spelling": _Task(10, _spelled, _CHOICE),
     "sums": _Task(24, _sum, _generated(6, stop="\n") + _SHOTS),
