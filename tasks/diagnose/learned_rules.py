@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from configs.errors import ConfigError
 from configs.files import file_lock, write_text
@@ -126,13 +126,16 @@ class RuleBook:
         return []
 
     def _read(self) -> list[LearnedRule]:
-        if not self.path.exists():
-            return []
         try:
+            if not self.path.exists():
+                return []
             loaded = yaml.safe_load(self.path.read_text(encoding="utf-8"))
             return list(_RuleFile.model_validate(loaded).rules)
-        except (yaml.YAMLError, ValidationError) as error:
-            raise ConfigError(f"The learned rules in {self.path} are malformed: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"{self.path} cannot be read: {error.strerror}") from error
+        except (yaml.YAMLError, ValueError) as error:  # no YAML, no text, or not what stands in it
+            first = str(error).strip().splitlines()[0]
+            raise ConfigError(f"the learned rules in {self.path} are malformed: {first}") from error
 
 
 def learned_rules(folder: Path) -> list[Rule]:
