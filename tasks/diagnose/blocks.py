@@ -7,7 +7,9 @@ seen.
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import re
 import zlib
 from array import array
@@ -29,6 +31,10 @@ _CUT = b" ... "
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_XZ_MAGIC = b"\xfd7zXZ\x00"
+_BZIP2_MAGIC = b"BZh"
+_LONGEST_MAGIC = len(_XZ_MAGIC)
+_DAMAGED = (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, lzma.LZMAError)
 # Python's own engine: every repeat is followed by what it cannot hold, so that it is linear here,
 # and RE2's module is slow at replacing in bytes.
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*\x07?|[@-Z\\^_])")
@@ -135,14 +141,18 @@ def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES) -> Iterator[Bl
 
 
 def decompressed(file: Readable) -> Readable:
-    """The file's content: gzip and Zstandard are known by their first bytes, pipes included."""
+    """The file's content: what it is packed with is known by its first bytes, pipes included."""
     head = b""
-    while len(head) < len(_ZSTD_MAGIC) and (more := file.read(len(_ZSTD_MAGIC) - len(head))):
+    while len(head) < _LONGEST_MAGIC and (more := file.read(_LONGEST_MAGIC - len(head))):
         head += more
     whole = _Prepended(head, file)
     if head.startswith(_GZIP_MAGIC):
         return cast(Readable, gzip.GzipFile(fileobj=cast(BinaryIO, whole), mode="rb"))
-    if head == _ZSTD_MAGIC:
+    if head == _XZ_MAGIC:
+        return _AsItComes(lzma.LZMAFile(cast(BinaryIO, whole)))
+    if head.startswith(_BZIP2_MAGIC) and head[3:4].isdigit():
+        return _AsItComes(bz2.BZ2File(cast(BinaryIO, whole)))
+    if head.startswith(_ZSTD_MAGIC):
         reader = zstandard.ZstdDecompressor().stream_reader(
             cast(BinaryIO, whole), read_across_frames=True
         )
@@ -156,11 +166,26 @@ def _read(stream: Readable, block_bytes: int) -> Iterator[bytes]:
             data = stream.read(block_bytes)
         except EOFError:
             return  # a compressed log whose writer was killed: what there is counts
-        except (gzip.BadGzipFile, zlib.error, zstandard.ZstdError) as error:
+        except _DAMAGED as error:
+            raise InputError(f"the compressed log is damaged: {error}") from error
+        except OSError as error:
+            if error.errno is not None:
+                raise
+            # bzip2's way to say so.
             raise InputError(f"the compressed log is damaged: {error}") from error
         if not data:
             return
         yield data
+
+
+class _AsItComes:
+    """What one read of the packed file gives: were it cut off, a longer read would lose that."""
+
+    def __init__(self, file: lzma.LZMAFile | bz2.BZ2File) -> None:
+        self._file = file
+
+    def read(self, size: int = -1, /) -> bytes:
+        return self._file.read1(size)
 
 
 class _Prepended:

@@ -36,7 +36,7 @@ from tasks.diagnose.topology import may_tell_hosts
 BLOCK_BYTES = 1 << 20
 _EVERY_LINE_BYTES = 4 << 20
 """Smaller logs are looked at line by line."""
-_PACKED_SUFFIXES = (".gz", ".zst")
+_PACKED_SUFFIXES = (".gz", ".zst", ".xz", ".bz2")
 _PACKED_RATIO = 20
 """Of logs, which repeat themselves."""
 _ONE_PROCESS_BYTES = 128 << 20
