@@ -6,6 +6,7 @@ import importlib.util
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from configs.diagnose_schema import DiagnoseConfig
@@ -21,6 +22,11 @@ def check_diagnose(diagnose: DiagnoseConfig) -> Iterator[str]:
             f"diagnose.embedding_model: {diagnose.embedding_model} is no folder: give one with "
             "config.json, tokenizer.json and model.safetensors"
         )
+    if diagnose.store is not None and not _may_be_folder(diagnose.resolved_store()):
+        yield (
+            f"diagnose.store: {diagnose.store} cannot be a folder that is written to: give one of yours, "
+            "or leave it out"
+        )
     if diagnose.api_key_env is not None:
         yield from _check_key(diagnose.api_key_env, used=diagnose.endpoint is not None)
     if diagnose.endpoint is None:
@@ -32,6 +38,14 @@ def check_diagnose(diagnose: DiagnoseConfig) -> Iterator[str]:
         yield "diagnose.model is missing: diagnose.endpoint needs the name that its server gives the model"
     if importlib.util.find_spec("openai") is None:
         yield "diagnose.endpoint needs the openai package: install overland[llm]"
+
+
+def _may_be_folder(path: Path) -> bool:
+    """Whether it is one, or can be made; one that is only read is of use too."""
+    if path.exists():
+        return path.is_dir()
+    there = next(parent for parent in path.parents if parent.exists())
+    return there.is_dir() and os.access(there, os.W_OK)
 
 
 def _check_endpoint(endpoint: str) -> Iterator[str]:

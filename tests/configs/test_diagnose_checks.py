@@ -50,6 +50,7 @@ def test_settings_that_fit_are_accepted(
             "OVERLAND_NO_SUCH, which is not set",
         ),
         ({"diagnose__embedding_model": Path("/nowhere")}, "/nowhere is no folder"),
+        ({"diagnose__store": Path("/etc/passwd")}, "/etc/passwd cannot be a folder"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], message: str) -> None:
