@@ -223,7 +223,9 @@ def _print_error(error: Exception) -> None:
 def _escaped(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    from flows.show.words import printable
+
+    return escape(printable(text))
 
 
 def main() -> None:

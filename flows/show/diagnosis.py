@@ -10,11 +10,13 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.show.layout import print_facts, section
-from flows.show.words import plural
+from flows.show.words import clean, plural
 from tasks.diagnose.answer import Diagnosis
 
 _STYLES = {"none": "bold green", "scheduler": "bold yellow", "anomaly": "bold yellow"}
 _FAILED = "bold red"
+_MAX_CHARS = 4000
+"""Of one printed line: names of files and models' advice may hold anything."""
 _DID_NOT_FAIL = "NoFailure"
 
 
@@ -22,15 +24,15 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     """Print one diagnosis."""
     style = _STYLES.get(found.category, _FAILED)
     section(found.failure_class, console, more=_kind(found), style=style)
-    facts = [("file", found.file)]
+    facts = [("file", clean(found.file, _MAX_CHARS))]
     if found.root_cause_line is not None:
-        facts.append((f"line {found.root_cause_line}", found.root_cause_text))
+        facts.append((f"line {found.root_cause_line}", clean(found.root_cause_text, _MAX_CHARS)))
     if found.faulty_rank is not None:
         facts.append(("rank", str(found.faulty_rank)))
     if found.faulty_node is not None:
-        facts.append(("node", found.faulty_node))
+        facts.append(("node", clean(found.faulty_node)))
     what = "nothing" if found.action == "none" else found.action
-    facts.append(("do", f"{what}. {found.mitigation}".strip()))
+    facts.append(("do", clean(f"{what}. {found.mitigation}", _MAX_CHARS)))
     facts.append(
         (
             "by",
@@ -43,7 +45,7 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     if seen:
         console.print(Text("also", "dim"))
     for line in seen:
-        console.print(Text(f"  {line}"), soft_wrap=True)
+        console.print(Text(f"  {clean(line, _MAX_CHARS)}"), soft_wrap=True)
 
 
 def print_confirmed(case: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 _LOG_PREFIX = re.compile(r"^[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ \d+ [^\]]{1,200}\] ")
 _ESCAPE_SEQUENCE = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x1f\x7f-\x9f]+"
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]+"
 )
 
 ACTION_WORDS = {
@@ -112,6 +112,11 @@ def clean(text: str, limit: int = 300) -> str:
     """One printable line: text out of a log may hold control characters that move the cursor."""
     line = " ".join(_ESCAPE_SEQUENCE.sub(" ", text).split())
     return line if len(line) <= limit else line[: limit - 3] + "..."
+
+
+def printable(text: str) -> str:
+    """The text without what moves the cursor or hides; its lines stay lines."""
+    return "\n".join(_ESCAPE_SEQUENCE.sub(" ", line) for line in text.split("\n"))
 
 
 def without_password(uri: str) -> str:

@@ -24,7 +24,8 @@ MAX_RANKS = 100_000
 _TAIL_CHARS = MAX_TEXT_CHARS // 4
 _CUT = " ... "
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
+"""Commands to a terminal, and what reorders or hides text."""
 
 # What launchers put before a rank's own text. Removed repeatedly: prefixes nest. The one that may hold
 # anything is RE2; the others cannot go back over what they took, and Python's own engine is faster.
