@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
 
-from configs.errors import EXIT_BAD_INPUT, InputError
+from configs.diagnose_schema import DiagnoseConfig
+from configs.errors import EXIT_BAD_INPUT, ConfigError, InputError, LanguageModelError
+
+if TYPE_CHECKING:
+    from infra.language_model import LanguageModel
+    from tasks.diagnose.answer import Diagnosis
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for each input.")]
 
@@ -24,27 +34,98 @@ def diagnose(
         tuple[str, str] | None,
         typer.Option(
             metavar="ID CLASS",
-            help="Confirm or correct a diagnosis that was given: it is learnt from.",
+            help="Confirm or correct a diagnosis that was given, by its id or its file: it is learnt from.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Config whose `diagnose` section says where cases are kept and which model may be asked.",
         ),
     ] = None,
 ) -> None:
     """Say what broke, where, and what to do. Exit code 2 when an input cannot be read."""
-    from flows.show.diagnosis import print_confirmed, print_diagnosis
-    from flows.show.report import report_console
-    from tasks.diagnose.answer import answer, confirm_diagnosis
+    from tasks.diagnose.answer import confirm_diagnosis
 
-    if confirm is not None:
-        print_confirmed(confirm_diagnosis(*confirm))
-    elif not paths:
+    settings = _settings(config)
+    if confirm is None and not paths:
         raise InputError("say which logs to diagnose: files, a directory, or - for standard input")
-    console, unreadable = report_console(sys.stdout), False
-    for found in answer(paths or []):
-        if isinstance(found, InputError):
-            unreadable = True
-            typer.echo(f"error: {found}", err=True)
-        elif json:
-            typer.echo(found.model_dump_json(by_alias=True))
-        else:
-            print_diagnosis(found, console)
-    if unreadable:
+    try:
+        if confirm is not None:
+            _print_confirmed(confirm_diagnosis(*confirm, settings), json=json)
+        readable = _print_answers(paths or [], settings, json=json)
+    except BrokenPipeError:
+        raise  # a reader that has seen enough: click ends quietly
+    except OSError as error:
+        raise InputError(f"the answer cannot be written: {error.strerror}") from error
+    if not readable:
         raise typer.Exit(EXIT_BAD_INPUT)
+
+
+def _settings(path: Path | None) -> DiagnoseConfig:
+    """The file's `diagnose` section; without a file, the defaults, which ask no model."""
+    from configs.diagnose_checks import check_diagnose
+    from configs.load import load_config
+
+    settings = DiagnoseConfig() if path is None else load_config(path).diagnose
+    if problems := list(check_diagnose(settings)):
+        raise ConfigError("\n".join(problems))
+    return settings
+
+
+def _print_answers(paths: list[str], settings: DiagnoseConfig, *, json: bool) -> bool:
+    """Print an answer for each path; whether all could be read."""
+    from flows.show.report import report_console
+    from flows.show.words import printable
+    from tasks.diagnose.answer import answer
+
+    console, readable, noted = report_console(sys.stdout), True, True
+    with _model(settings) as model:
+        for found in answer(paths, settings, model):
+            if isinstance(found, InputError):
+                readable = False
+                typer.echo(f"error: {printable(str(found))}", err=True)
+                continue
+            _print_answer(found, console, json=json)
+            noted = noted and found.can_be_confirmed
+    if not noted:
+        store = settings.resolved_store()
+        typer.echo(f"note: {store} cannot be written: --confirm will not know these", err=True)
+    return readable
+
+
+def _print_answer(found: Diagnosis, console: Console, *, json: bool) -> None:
+    from flows.show.diagnosis import print_diagnosis
+
+    if json:
+        typer.echo(found.model_dump_json(by_alias=True))
+    else:
+        print_diagnosis(found, console)
+
+
+def _print_confirmed(case: Mapping[str, Any], *, json: bool) -> None:
+    from flows.show.diagnosis import print_confirmed
+
+    if json:
+        typer.echo(dumps({key: case[key] for key in ("id", "class", "diagnosed_as")}))
+    else:
+        print_confirmed(case)
+
+
+@contextmanager
+def _model(settings: DiagnoseConfig) -> Iterator[LanguageModel | None]:
+    """The model that the config names; None without one, or when it cannot be had, which is said."""
+    if settings.endpoint is None:
+        yield None
+        return
+    try:
+        from infra.language_model import LanguageModel  # its client is an extra
+
+        model = LanguageModel(settings)
+    except (LanguageModelError, ImportError) as error:
+        typer.echo(f"note: no language model is asked: {error}", err=True)
+        yield None
+        return
+    with model:
+        yield model

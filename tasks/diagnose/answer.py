@@ -5,29 +5,34 @@ An entry of the stage beside `task.py`: an answer must not wait for Prefect.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import Any
+from typing import Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from configs.errors import InputError
+from configs.diagnose_schema import DiagnoseConfig
+from configs.errors import ConfigError, InputError
 from configs.records import ActionKind, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.classes import Category
 from tasks.diagnose.compress import compress
-from tasks.diagnose.confirmed import cases_folder, confirm, remember
+from tasks.diagnose.confirmed import confirm, remember
 from tasks.diagnose.diagnose import diagnose_attempt, diagnose_scan
+from tasks.diagnose.failure_agent import is_unsure
 from tasks.diagnose.fast import scan_files, size_bytes
 from tasks.diagnose.inputs import LogInput, find_inputs
+from tasks.diagnose.language import Model
 from tasks.diagnose.logs import attempt_log_files
+from tasks.diagnose.recognised import Fingerprint, as_confirmed, fingerprint_of
 from tasks.diagnose.sources import STDIN, Source, source_of
 from tasks.diagnose.unsure import look_further
+from tasks.diagnose.verdicts import MAX_EVIDENCE
 
 _MAX_COMPRESSED_BYTES = 64 << 20
 _ID_DIGITS = 10
@@ -53,16 +58,21 @@ class Diagnosis(BaseModel):
     mitigation: str
     lines: int
     kept_lines: int
+    fingerprint: Fingerprint = Field(exclude=True)
+    can_be_confirmed: bool = Field(default=True, exclude=True)
+    """Whether it is noted in the store's folder, for `--confirm`."""
 
     @property
     def case_id(self) -> str:
-        """Names the diagnosis, for `--confirm`: the same logs and verdict have the same."""
-        text = "\0".join((self.file, str(self.lines), self.root_cause_text))
-        return hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]
+        """Names the diagnosis, for `--confirm`: the same logs have the same."""
+        return self.fingerprint.exact[:_ID_DIGITS]
 
 
-def answer(paths: Sequence[str]) -> Iterator[Diagnosis | InputError]:
+def answer(
+    paths: Sequence[str], settings: DiagnoseConfig | None = None, model: Model | None = None
+) -> Iterator[Diagnosis | InputError]:
     """The diagnosis of each input in turn; an error in place of one that cannot be read."""
+    settings = settings or DiagnoseConfig()
     for path in paths:
         try:
             inputs = find_inputs([path])
@@ -71,12 +81,18 @@ def answer(paths: Sequence[str]) -> Iterator[Diagnosis | InputError]:
             continue
         for log in inputs:
             try:
-                found = diagnose_input(log)
+                found = diagnose_input(log, settings, model)
             except (InputError, OSError) as error:
                 yield _unreadable(log.name, error)
                 continue
-            remember(found.case_id, found.model_dump(by_alias=True))
-            yield found
+            kept = remember(
+                found.case_id,
+                found.model_dump(by_alias=True),
+                folder=settings.resolved_store(),
+                names=(log.name,),
+                fingerprint=found.fingerprint.model_dump(),
+            )
+            yield found.model_copy(update={"can_be_confirmed": kept})
 
 
 def _unreadable(name: str, error: InputError | OSError) -> InputError:
@@ -86,27 +102,52 @@ def _unreadable(name: str, error: InputError | OSError) -> InputError:
     return InputError(f"{error.filename or name} cannot be read: {reason}")
 
 
-def confirm_diagnosis(case_id: str, failure_class: str) -> dict[str, Any]:
+def confirm_diagnosis(
+    case_id: str, failure_class: str, settings: DiagnoseConfig | None = None
+) -> dict[str, Any]:
     """Keep a diagnosis that was given as a case of the class that a person says."""
-    return confirm(case_id, failure_class)
+    return confirm(case_id, failure_class, (settings or DiagnoseConfig()).resolved_store())
 
 
-def diagnose_input(log: LogInput) -> Diagnosis:
+def diagnose_input(log: LogInput, settings: DiagnoseConfig, model: Model | None) -> Diagnosis:
     """The diagnosis of one input."""
     if log.attempt is not None:
-        return _of_attempt(log.name, log.attempt)
+        return _of_attempt(log.name, log.attempt, settings)
     if log.name == STDIN:
-        with _spooled_input() as path:
-            return _of_files(log, [Source(path, STDIN)])
-    return _of_files(log, [source_of(path, str(path)) for path in log.files])
+        with _spooled(_standard_input()) as path:
+            return _of_files(log, [Source(path, STDIN)], settings, model)
+    if log.files[0].is_fifo():
+        with open(log.files[0], "rb") as pipe, _spooled(pipe) as path:
+            return _of_files(log, [Source(path, log.name)], settings, model)
+    return _of_files(log, [source_of(path, str(path)) for path in log.files], settings, model)
 
 
-def _of_files(log: LogInput, sources: Sequence[Source]) -> Diagnosis:
-    verdict = look_further(diagnose_scan(scan_files(sources, learned=cases_folder())), sources)
-    return _diagnosis(log.name, verdict, *_line_counts(sources))
+def _of_files(
+    log: LogInput, sources: Sequence[Source], settings: DiagnoseConfig, model: Model | None
+) -> Diagnosis:
+    store = settings.resolved_store()
+    try:
+        verdict = diagnose_scan(scan_files(sources, learned=store))
+    except ConfigError as error:  # a file that somebody has edited
+        verdict = diagnose_scan(scan_files(sources))
+        left_out = [*verdict.evidence[: MAX_EVIDENCE - 1], f"learned rules are left out: {error}"]
+        verdict = verdict.model_copy(update={"evidence": left_out})
+    counted = _counted(sources)
+    confirmed = as_confirmed(verdict, counted.fingerprint, store, unsure=is_unsure(verdict))
+    if confirmed is None:
+        verdict = look_further(
+            verdict,
+            sources,
+            store=store,
+            neighbours=settings.neighbours,
+            embedding_model=settings.embedding_model,
+            model=model,
+            max_prompt_chars=settings.max_prompt_chars,
+        )
+    return _diagnosis(log.name, confirmed or verdict, counted)
 
 
-def _of_attempt(name: str, attempt: AttemptDir) -> Diagnosis:
+def _of_attempt(name: str, attempt: AttemptDir, settings: DiagnoseConfig) -> Diagnosis:
     record = attempt.record()
     if record is None:
         raise InputError(f"{name} has no attempt.json")
@@ -115,29 +156,50 @@ def _of_attempt(name: str, attempt: AttemptDir) -> Diagnosis:
         file = str(attempt.path / verdict.root_cause_file)
         verdict = verdict.model_copy(update={"root_cause_file": file})
     sources = [source_of(path) for path in attempt_log_files(attempt.path)]
-    return _diagnosis(name, verdict, *_line_counts(sources))
+    found = _counted(sources)
+    confirmed = as_confirmed(verdict, found.fingerprint, settings.resolved_store(), unsure=False)
+    return _diagnosis(name, confirmed or verdict, found)
 
 
-def _line_counts(sources: Sequence[Source]) -> tuple[int, int]:
+@dataclass(frozen=True)
+class _Counted:
+    """What compression tells of the logs."""
+
+    lines: int
+    kept_lines: int
+    fingerprint: Fingerprint
+
+
+def _counted(sources: Sequence[Source]) -> _Counted:
     """Lines of the logs, and those that compression keeps; of very large ones the first files stand for all."""
     counted = list(sources)
     while len(counted) > 1 and size_bytes(counted) > _MAX_COMPRESSED_BYTES:
         counted = counted[: len(counted) // 2]
     compressed = compress(counted)
     share = size_bytes(sources) / max(1, size_bytes(counted))
-    return round(compressed.lines * share), round(compressed.kept_lines * share)
+    return _Counted(
+        round(compressed.lines * share),
+        round(compressed.kept_lines * share),
+        fingerprint_of(compressed),
+    )
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise InputError("standard input is closed: there is no log to read")
+    return sys.stdin.buffer
 
 
 @contextmanager
-def _spooled_input() -> Iterator[Path]:
-    """Standard input as a file: it is read more than once."""
+def _spooled(stream: BinaryIO) -> Iterator[Path]:
+    """What comes out of a pipe as a file: it is read more than once."""
     with NamedTemporaryFile(prefix="overland-") as file:
-        shutil.copyfileobj(sys.stdin.buffer, file)
+        shutil.copyfileobj(stream, file)
         file.flush()
         yield Path(file.name)
 
 
-def _diagnosis(name: str, verdict: Verdict, lines: int, kept_lines: int) -> Diagnosis:
+def _diagnosis(name: str, verdict: Verdict, counted: _Counted) -> Diagnosis:
     return Diagnosis(
         file=verdict.root_cause_file or name,
         failure_class=verdict.failure_class,
@@ -151,6 +213,7 @@ def _diagnosis(name: str, verdict: Verdict, lines: int, kept_lines: int) -> Diag
         method=verdict.method,
         evidence=verdict.evidence,
         mitigation=verdict.mitigation,
-        lines=lines,
-        kept_lines=kept_lines,
+        lines=counted.lines,
+        kept_lines=counted.kept_lines,
+        fingerprint=counted.fingerprint,
     )

@@ -6,6 +6,7 @@ folder of unrelated logs is one input for each file.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,12 +41,18 @@ def find_inputs(paths: Sequence[str]) -> list[LogInput]:
     found: list[LogInput] = []
     for name in paths:
         path = _path_of(name)
+        if not name:
+            raise InputError("an empty path was given: is a variable not set?")
         if name == STDIN:
             found.append(LogInput(STDIN))
         elif path.is_dir():
             found += _of_directory(name, path)
+        elif path.is_char_device() or path.is_block_device() or path.is_socket():
+            raise InputError(f"{name} is a device, no log: give a file, a directory of logs, or -")
         elif path.exists():
             found.append(LogInput(name, (path,)))
+        elif path.is_symlink():
+            raise InputError(f"{name} is a link that leads to no file: give the log itself")
         else:
             raise InputError(f"{name} does not exist: give a log file, a directory of logs, or -")
     return found
@@ -66,11 +73,17 @@ def _of_directory(name: str, path: Path) -> list[LogInput]:
         return [LogInput(name, (), attempt)]
     files = sorted(p for p in path.rglob("*") if p.is_file() and _may_be_log(p, path))
     if not files:
+        for closed in (p for p in (path, *path.rglob("*")) if p.is_dir() and not _may_list(p)):
+            raise InputError(f"{closed} cannot be read: permission denied")
         raise InputError(f"{name} holds no log: the directory has no file to read")
     stems = {p.name.partition(".")[0] for p in files}
     if len(stems) == 1 or all(_is_part_of_a_job(p, path) for p in files):
         return [LogInput(name, tuple(files))]
     return [LogInput(str(p), (p,)) for p in files]
+
+
+def _may_list(folder: Path) -> bool:
+    return os.access(folder, os.R_OK | os.X_OK)
 
 
 def _attempt_at(path: Path) -> AttemptDir | None:

@@ -55,9 +55,10 @@ class Neighbour:
     def quote(self) -> str:
         """The case as evidence."""
         root = self.case.root or self.case.lines[0]
+        then = f"; then: {self.case.resolution}" if self.case.resolution else ""
         return (
             f"like case {self.case.id} ({self.case.failure_class}, {self.similarity:.2f}): "
-            f"{root[:160]!r}; then: {self.case.resolution}"
+            f"{root[:160]!r}{then}"
         )
 
 

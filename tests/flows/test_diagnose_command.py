@@ -7,10 +7,14 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from configs.errors import InputError
+from tasks.diagnose.answer import Diagnosis, answer
 
 KEYS = [
     "file",
@@ -101,12 +105,109 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_answered(folder: Path) -> 
 
 
 def test_a_diagnosis_can_be_corrected_by_its_id(folder: Path, tmp_path: Path) -> None:
-    (folder / "a.log").write_text(LOG)
-    report = _run(str(folder / "a.log")).stdout
+    log = folder / "a.log"
+    log.write_text(LOG)
+    report = _run(str(log)).stdout
     case_id = report.split("id ")[-1].split()[0]
     assert _run("--confirm", case_id, "ArgumentError").returncode == 0
     (line,) = (tmp_path / "store" / "confirmed.jsonl").read_text().splitlines()
     assert json.loads(line)["class"] == "ArgumentError"
-    wrong = _run("--confirm", case_id, "NoSuchClass")
-    assert wrong.returncode == 2 and "no failure class" in wrong.stderr
+    wrong = _run("--confirm", case_id, "Keyerorr")
+    assert wrong.returncode == 2 and "do you mean KeyError" in wrong.stderr
     assert _run("--confirm", "unheard-of", "KeyError").returncode == 2
+    (again,) = _found(_run("--json", str(log)))
+    assert (again["class"], again["method"], again["confidence"]) == (
+        "ArgumentError",
+        "confirmed",
+        1,
+    )
+    confirmed = _run("--confirm", os.path.relpath(log), "nofailure", "--json")
+    assert _found(confirmed) == [
+        {"id": case_id, "class": "NoFailure", "diagnosed_as": "ArgumentError"}
+    ]
+    (healthy,) = _found(_run("--json", str(log)))
+    assert (healthy["class"], healthy["root_cause_line"]) == ("NoFailure", None)
+
+
+def test_a_config_names_the_store_and_a_model(folder: Path, tmp_path: Path) -> None:
+    (folder / "a.log").write_text("[sim] FATAL mesh partition 3 has no cells\n")
+    config = tmp_path / "run.yaml"
+    endpoint = "http://127.0.0.1:9/v1"  # nobody listens there
+    config.write_text(
+        f"diagnose: {{store: {tmp_path}/named, endpoint: '{endpoint}', model: m, retries: 0}}\n"
+    )
+    (found,) = _found(_run("--json", "--config", str(config), str(folder / "a.log")))
+    assert found["evidence"][-1].startswith("language model: ")
+    assert _run("--confirm", str(folder / "a.log"), "Hang").returncode == 2, "in another store"
+    confirmed = _run("--confirm", str(folder / "a.log"), "Hang", "--config", str(config))
+    assert confirmed.returncode == 0, confirmed.stderr
+    assert (tmp_path / "named" / "confirmed.jsonl").is_file()
+    config.write_text(f"diagnose: {{store: {folder}/a.log}}\n")
+    refused = _run("--config", str(config), str(folder / "a.log"))
+    assert refused.returncode == 2 and "diagnose.store" in refused.stderr
+
+
+@pytest.mark.parametrize("content", ["junk: [", "rules: 3", None])
+def test_broken_learned_rules_cost_only_themselves(
+    folder: Path, tmp_path: Path, content: str | None
+) -> None:
+    rules = tmp_path / "store" / "learned_rules.yaml"
+    rules.parent.mkdir()
+    rules.mkdir() if content is None else rules.write_text(content)
+    (folder / "a.log").write_text(LOG)
+    (found,) = answer([str(folder / "a.log")])
+    assert isinstance(found, Diagnosis)
+    assert found.failure_class == "KeyError"
+    assert "learned rules are left out" in found.evidence[-1]
+
+
+def test_what_a_terminal_obeys_is_not_printed(folder: Path) -> None:
+    log = folder / "\x1b[31mred\nx.log"
+    log.write_text(f"{LOG.strip()} \x1b[2J\x9b31m\u202egnirts\u200b\n")
+    shown = _run(str(folder)).stdout
+    assert "KeyError" in shown and "red x.log" in " ".join(shown.split())
+    assert not set(shown) & set("\x1b\x9b\u202e\u200b")
+    refused = _run("--confirm", "id\x1b[31m", "KeyError").stderr
+    assert "no diagnosis" in refused and "\x1b" not in refused
+
+
+def test_streams_that_are_closed_or_full_are_named(folder: Path) -> None:
+    (folder / "a.log").write_text(LOG)
+    command = [sys.executable, "-m", "flows.cli", "diagnose"]
+    for shell, said in (
+        ('exec "$@" - <&-', "standard input is closed"),
+        (f'exec "$@" {folder}/a.log >/dev/full', "No space left on device"),
+    ):
+        ended = subprocess.run(
+            ["sh", "-c", shell, "sh", *command], capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 2
+        assert said in ended.stderr and "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("", "empty path"), ("loop", "a link"), ("/dev/zero", "a device")]
+)
+def test_what_is_no_log_is_refused(folder: Path, name: str, said: str) -> None:
+    (folder / "loop").symlink_to(folder / "loop")
+    (found,) = answer([str(folder / name) if name == "loop" else name])
+    assert isinstance(found, InputError) and said in str(found)
+
+
+def test_a_store_that_cannot_be_written_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OVERLAND_CASES", str(tmp_path / "file" / "store"))
+    (folder / "a.log").write_text(LOG)
+    (found,) = answer([str(folder / "a.log")])
+    assert isinstance(found, Diagnosis) and not found.can_be_confirmed
+
+
+def test_a_named_pipe_is_read_once_and_answered_whole(folder: Path) -> None:
+    os.mkfifo(folder / "pipe")
+    with ThreadPoolExecutor(1) as writer:
+        writer.submit((folder / "pipe").write_text, LOG)
+        (found,) = answer([str(folder / "pipe")])
+    assert isinstance(found, Diagnosis)
+    assert (found.failure_class, found.lines) == ("KeyError", 4)
