@@ -95,6 +95,8 @@ def class_of(raised: Raised) -> str:
     its name's ending (`ConfigKeyError` is a KeyError); any other is a RuntimeError.
     """
     by_type = class_of_type(raised.type_name)
+    if by_type == "OSError" and _in_web_client(raised):
+        return "ConnectionError"
     if lost_worker(raised):
         return "DataloaderKilled"
     if by_type in _WEIGHT_CLASSES and loads_weights(raised):

@@ -37,6 +37,9 @@ _NAMED_ADDRESS = compile_pattern(
 _ADDRESS_HOST = compile_pattern(
     r"(?:^|[\s,;])(?P<address>\d+\.\d+\.\d+\.\d+)(?: ?(?:=|->) ?| \()(?P<host>[a-z][a-z-]*\d[a-z0-9.-]*)\b"
 )
+_HOST_WITH_ADDRESS = compile_pattern(
+    r"\bhost(?:name)?[=:] ?(?P<host>[A-Za-z][\w.-]*),? (?:host_)?(?:ip|addr\w*)[=:] ?(?P<address>\d+\.\d+\.\d+\.\d+)\b"
+)
 _NO_NAMES = frozenset(
     ["rank", "addr", "ip", "eth", "ib", "ens", "enp", "eno", "bond", "hsn", "docker", "port"]
 )
@@ -53,7 +56,8 @@ _SYSLOG = (
     compile_pattern(
         rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
     ),
-    compile_pattern(rf"^(?P<node>{_NAME}): (?:\[ *\d+\.\d+\] |NVRM: )"),
+    compile_pattern(rf"^\[?(?P<node>{_NAME})(?:\]|:) (?:\[ *\d+\.\d+\] |NVRM: )"),
+    compile_pattern(rf"\b(?:kernel|kubelet) (?P<node>{_NAME}): "),
     compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),
     compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
 )
@@ -136,7 +140,7 @@ class Topology:
             text = text[match.end() :]
 
     def _note_pairs(self, text: str) -> None:
-        for pattern in (_NAMED_ADDRESS, _ADDRESS_HOST):
+        for pattern in (_HOST_WITH_ADDRESS, _NAMED_ADDRESS, _ADDRESS_HOST):
             rest = text
             while match := pattern.search(rest):
                 if match["host"].rstrip("0123456789") not in _NO_NAMES:

@@ -14,7 +14,11 @@ from tasks.diagnose.patterns import compile_pattern
 _RANK = compile_pattern(r"\bRank (\d+)\]")
 _WORK = compile_pattern(r"WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
 _ENQUEUED = compile_pattern(r"last enqueued work: (\d+)")
-_MISSING = compile_pattern(r"Ranks? (\d+(?:, \d+)*) failed to pass monitoredBarrier")
+_MISSING = compile_pattern(
+    r"(?:Ranks? (?P<barrier>\d+(?:, \d+)*) failed to pass monitoredBarrier|"
+    r"missing ranks: [\[{](?P<recorder>\d+(?:, ?\d+)*)[\]}])"
+)
+"""As a barrier says it, and the analysis of NCCL's flight records."""
 _MOST_WAIT = 0.5
 """Share of all ranks that must have reported, for the others' silence to mean something."""
 
@@ -27,13 +31,14 @@ class Collectives:
     """Sequence number of the first collective that timed out on a rank; -1 where it is not said."""
     enqueued: dict[int, int] = field(default_factory=dict)
     named: Counter[int] = field(default_factory=Counter)
-    """How often a barrier names a rank as missing."""
+    """How often a rank is named as missing."""
 
     def feed(self, line: LogLine) -> None:
         """Take note of a line about a time-out."""
         text = line.body
         if match := _MISSING.search(text):
-            self.named.update(int(rank) for rank in match[1].split(", "))
+            ranks = match["barrier"] or match["recorder"]
+            self.named.update(int(rank) for rank in ranks.split(","))
         if (rank := _rank_of(line)) is None:
             return
         if match := _ENQUEUED.search(text):
