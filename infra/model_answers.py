@@ -45,6 +45,10 @@ def _without_thoughts(text: str) -> str:
 
 
 def _without_fence(text: str) -> str:
+    """What stands inside the one code fence; small models put a word before or behind it."""
+    before, first, rest = text.partition(f"{_FENCE}json\n")
+    if first and "{" not in before and rest.count(_FENCE) == 1:
+        return rest.partition(_FENCE)[0].strip()
     if not (text.startswith(_FENCE) and text.endswith(_FENCE) and len(text) > 2 * len(_FENCE)):
         return text
     first, _, rest = text.removesuffix(_FENCE).partition("\n")

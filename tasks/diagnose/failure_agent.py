@@ -32,7 +32,15 @@ UNSURE_BELOW = 0.5
 
 _SUPPORTED_CONFIDENCE = 0.6
 _ALONE_CONFIDENCE = 0.4
-_UNSAFE_ADVICE = r"(?i)https?:|www\.|\b(?:curl|wget|sudo|rm|chmod|chown|mkfs|dd|eval|pip|ssh|scp|nc)\b|[|;&`$<>]|\bpassword|\btoken\b"
+_UNSAFE_ADVICE = (
+    r"(?i)[a-z]+://|www\.|\b(?:curl|wget|sudo|rm|chmod|chown|mkfs|dd|eval|ssh|scp|nc|bash|sh|conda|apt|apt-get|"
+    r"yum|dnf|npm|docker|kubectl|scancel|scontrol|systemctl|shutdown|reboot|base64)\b|\bpip[\d.]*\b|[|;&`$<>=\\]|"
+    r"\s-{1,2}[a-z]|\bpassword|\btoken\b|\b\d{1,3}(?:\.\d{1,3}){3}\b|\S/\S"
+)
+_DOTTED = r"(?i)\b[a-z][\w-]*(?:\.[\w-]+)*\.[a-z]{2,24}\b"
+_FILE_SUFFIXES = (".py", ".yaml", ".yml", ".json", ".log", ".txt", ".toml", ".pt", ".safetensors")
+"""Of dotted names that are no host."""
+_TERMINAL_COMMAND = r"(?:\x1b\[|\x{9b})[0-9;:?]*[ -/]*[@-~]|\x1b."
 
 
 class _ProposedRule(BaseModel):
@@ -171,8 +179,11 @@ def _action(answer: _Answer, verdict: Verdict, supported: bool) -> ActionKind:
 
 def _advice(answer: _Answer) -> str | None:
     """The model's advice in one line; None (the class's own) when it could do harm."""
-    text = " ".join("".join(c if c.isprintable() else " " for c in answer.mitigation).split())
+    text = compile_pattern(_TERMINAL_COMMAND).sub(" ", answer.mitigation)
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    named = (name.lower() for name in compile_pattern(_DOTTED).findall(text))
     unsafe = compile_pattern(_UNSAFE_ADVICE).search(text) is not None
+    unsafe = unsafe or any(not name.endswith(_FILE_SUFFIXES) for name in named)
     return None if unsafe or not text else f"{text} (A language model's advice: check it.)"
 
 

@@ -126,6 +126,8 @@ def test_a_server_without_schemas_is_asked_in_words(code: int) -> None:
         (lambda h: h.answer(None, finish_reason="content_filter"), "withheld"),
         (says("I think it is a network error."), "not the JSON"),
         (says("Sure! {'a': 1}"), "not the JSON"),
+        (says('```json\n{"a": 1}\n```\n```json\n{"a": 2}\n```'), "not the JSON"),
+        (says('{"a": 1} or\n```json\n{"a": 2}\n```'), "not the JSON"),
         (says('{"a": 1} {"a": 2}'), "not the JSON"),
         (says('{"a": 1, "a": 2}'), "twice"),
         (says('{"a": NaN}'), "NaN"),

@@ -173,8 +173,10 @@ def test_a_server_that_misbehaves_leaves_the_rules_verdict(
 
 def test_an_answer_behind_thoughts_counts(folder: Path) -> None:
     text = f"<think>Is it {json.dumps(changed(**{'class': 'Hang'}))}? No.</think>{json.dumps(GOOD)}"
-    with serve(says(text)) as server:
-        assert ask(server, folder).failure_class == "ConnectionError"
+    fenced = f"Sure!\n```json\n{json.dumps(GOOD)}\n```\nAsk me for more."
+    for answer in (text, fenced):
+        with serve(says(answer)) as server:
+            assert ask(server, folder).failure_class == "ConnectionError"
 
 
 @pytest.mark.parametrize(
@@ -285,6 +287,36 @@ def test_a_model_that_was_talked_over_cannot_do_much(folder: Path) -> None:
     assert verdict.confidence < 0.5
     assert "evil" not in verdict.mitigation
     assert verdict.mitigation == CLASSES["NVLinkError"].mitigation
+
+
+@pytest.mark.parametrize(
+    ("advice", "shown"),
+    [
+        ("Wait until a licence is free; see train.py.", None),
+        (
+            "Wait until a licence is free, see train.py.",
+            "Wait until a licence is free, see train.py.",
+        ),
+        ("Check \x1b[2J\x9b31mthe \u202ehost.", "Check the host."),
+        ("Click evil.example.com to go on.", None),
+        ("Click evil.example/x to go on.", None),
+        ("Ask 10.66.6.6 for a licence.", None),
+        ("Have pip3 install the missing package.", None),
+        ("Run python -c 'x' on the node.", None),
+        ("Open ftp://host for more.", None),
+        (
+            "Lower the micro-batch, e.g. to 2.5 MB each.",
+            "Lower the micro-batch, e.g. to 2.5 MB each.",
+        ),
+    ],
+)
+def test_advice_with_commands_or_addresses_is_not_shown(
+    advice: str, shown: str | None, folder: Path
+) -> None:
+    with serve(says(changed(mitigation=advice))) as server:
+        found = ask(server, folder).mitigation
+    own = CLASSES["ConnectionError"].mitigation
+    assert found == own if shown is None else found.startswith(f"{shown} (")
 
 
 def test_the_users_fault_is_never_restarted(folder: Path) -> None:
