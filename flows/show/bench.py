@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json as json_module
+import math
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from flows.show.report import report_console
@@ -58,17 +60,17 @@ def print_checkpoint_bench(figures: Mapping[str, Any], *, json: bool) -> None:
 def print_diagnosis_bench(figures: Mapping[str, Any], *, json: bool) -> None:
     """Print how good diagnoses are, a row for each that makes them and for each set of cases."""
     if json:
-        typer.echo(json_module.dumps(figures))
+        typer.echo(json_module.dumps(_without_nan(figures), allow_nan=False))
         return
     console = report_console(sys.stdout)
     console.print(f"{figures['cases']} cases of {figures['classes']} classes")
-    table = Table()
-    table.add_column("", no_wrap=True)
+    table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))  # eighty columns are enough
+    table.add_column("", overflow="fold")
     names = ("accuracy", "macro_f1", "root_line", "node", "action", "wrong_restarts")
     for heading in ("cases", "class", "F1", "line", "node", "action", "harm", "ms"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in (*figures["results"], *figures["sets"]):
-        shares = (f"{row[name]:.3f}" for name in names)
+        shares = ("-" if math.isnan(row[name]) else f"{row[name]:.3f}" for name in names)
         table.add_row(row["name"], str(row["cases"]), *shares, f"{row['ms_per_case']:.1f}")
         if row is figures["results"][-1]:
             table.add_section()
@@ -80,6 +82,15 @@ def print_diagnosis_bench(figures: Mapping[str, Any], *, json: bool) -> None:
     )
     for name in figures["missing"]:
         console.print(f"{name} is not installed: pip install 'overland[bench]'")
+
+
+def _without_nan(value: Any) -> Any:
+    """For JSON, which has no such number: a share of no cases is null."""
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(item) for item in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 _EVALUATIONS = {

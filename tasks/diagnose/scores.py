@@ -13,6 +13,7 @@ from configs.errors import InputError
 from tasks.diagnose.classes import RESTARTS
 
 INDEX_NAME = "INDEX.tsv"
+_COLUMNS = ("file", "class", "root_cause_line", "faulty_node", "action", "note")
 _NEAR_LINES = 2
 _NOT_SAID = ("", "-")
 _ALTERNATIVES = re.compile(r"\balt=([\d,]+)")
@@ -45,27 +46,38 @@ def read_cases(folder: Path) -> list[Case]:
     indexes = sorted(folder.rglob(INDEX_NAME))
     if not indexes:
         raise InputError(f"{folder} holds no labelled cases: there is no {INDEX_NAME} in it")
-    return [case for index in indexes for case in _read_index(index)]
+    cases = [case for index in indexes for case in _read_index(index)]
+    if not cases:
+        raise InputError(f"{folder} holds no labelled cases: its {INDEX_NAME} has no rows")
+    return cases
 
 
 def _read_index(index: Path) -> list[Case]:
-    with open(index, encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    cases = []
-    for row in rows:
-        match = _ALTERNATIVES.search(row["note"] or "")
-        lines = [int(row["root_cause_line"]), *map(int, match[1].split(",") if match else ())]
-        nodes = () if row["faulty_node"] in _NOT_SAID else tuple(row["faulty_node"].split("|"))
-        cases.append(
-            Case(
-                index.parent / row["file"],
-                row["class"],
-                tuple(line for line in lines if line > 0),
-                tuple(node for node in nodes if node not in _NOT_SAID),
-                row["action"],
-            )
-        )
+    try:
+        with open(index, encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+        cases = [_case_of(row, index.parent) for row in rows]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{index} is malformed: each row needs {', '.join(_COLUMNS)}, lines as numbers ({error})"
+        ) from error
+    missing = next((case.path for case in cases if not case.path.is_file()), None)
+    if missing is not None:
+        raise InputError(f"{index} names {missing.name}, which is not there")
     return cases
+
+
+def _case_of(row: dict[str, str], folder: Path) -> Case:
+    match = _ALTERNATIVES.search(row["note"] or "")
+    lines = [int(row["root_cause_line"]), *map(int, match[1].split(",") if match else ())]
+    nodes = () if row["faulty_node"] in _NOT_SAID else tuple(row["faulty_node"].split("|"))
+    return Case(
+        folder / row["file"],
+        row["class"],
+        tuple(line for line in lines if line > 0),
+        tuple(node for node in nodes if node not in _NOT_SAID),
+        row["action"],
+    )
 
 
 def score(cases: Sequence[Case], answers: Sequence[Answer]) -> dict[str, float]:
