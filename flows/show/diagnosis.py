@@ -33,10 +33,11 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
         facts.append(("node", clean(found.faulty_node)))
     what = "nothing" if found.action == "none" else found.action
     facts.append(("do", clean(f"{what}. {found.mitigation}", _MAX_CHARS)))
+    of_files = f" of {found.files:,} files" if found.files > 1 else ""
     facts.append(
         (
             "by",
-            f"{found.method}, confidence {found.confidence:.2f}, {plural(found.lines, 'line')} read; "
+            f"{found.method}, confidence {found.confidence:.2f}, {plural(found.lines, 'line')}{of_files} read; "
             f"id {found.case_id}",
         )
     )

@@ -59,6 +59,8 @@ class Diagnosis(BaseModel):
     lines: int
     kept_lines: int
     fingerprint: Fingerprint = Field(exclude=True)
+    files: int = Field(exclude=True)
+    """That the logs are in."""
     can_be_confirmed: bool = Field(default=True, exclude=True)
     """Whether it is noted in the store's folder, for `--confirm`."""
 
@@ -168,6 +170,7 @@ class _Counted:
     lines: int
     kept_lines: int
     fingerprint: Fingerprint
+    files: int
 
 
 def _counted(sources: Sequence[Source]) -> _Counted:
@@ -181,6 +184,7 @@ def _counted(sources: Sequence[Source]) -> _Counted:
         round(compressed.lines * share),
         round(compressed.kept_lines * share),
         fingerprint_of(compressed),
+        len(sources),
     )
 
 
@@ -216,4 +220,5 @@ def _diagnosis(name: str, verdict: Verdict, counted: _Counted) -> Diagnosis:
         lines=counted.lines,
         kept_lines=counted.kept_lines,
         fingerprint=counted.fingerprint,
+        files=counted.files,
     )

@@ -34,7 +34,13 @@ from tasks.diagnose.deaths import (
     verdict_on_signal,
     verdict_on_silent_exit,
 )
-from tasks.diagnose.endings import hang, verdict_on_capture, verdict_on_spike, verdict_on_success
+from tasks.diagnose.endings import (
+    hang,
+    verdict_on_capture,
+    verdict_on_nothing,
+    verdict_on_spike,
+    verdict_on_success,
+)
 from tasks.diagnose.fast import scan_files
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.learned_verdict import with_learned_rules
@@ -84,7 +90,7 @@ def diagnose_attempt(
     )
     if verdict is not None and verdict.method in OF_A_LOST_PEER:
         verdict = verdict_on_last_word(attempt.path, scan) or verdict
-    verdict = with_learned_rules(verdict or _unknown(scan), scan, failed=True)
+    verdict = with_learned_rules(verdict or verdict_on_nothing(scan), scan, failed=True)
     return _on_only_node(verdict, record)
 
 
@@ -101,7 +107,7 @@ def diagnose_scan(scan: Scan) -> Verdict:
         or verdict_on_spike(scan)
         or verdict_on_capture(scan)
         or _from_asides(scan)
-        or _unknown(scan)
+        or verdict_on_nothing(scan)
     )
     return with_learned_rules(verdict, scan, failed=False)
 
@@ -255,12 +261,6 @@ def _from_withdrawn(scan: Scan, death: RankFailure | None = None) -> Verdict | N
     if last is None:
         return None
     return _of_finding(last, scan).model_copy(update={"confidence": _ASIDE_CONFIDENCE})
-
-
-def _unknown(scan: Scan) -> Verdict:
-    line = scan.suspicious
-    evidence = [] if line else ["no line in the logs speaks of an error"]
-    return make_verdict("Unknown", method="none", confidence=0.1, root=line, evidence=evidence)
 
 
 def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) -> Verdict:

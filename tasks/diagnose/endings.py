@@ -9,6 +9,8 @@ from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.verdicts import make_verdict
 
+_OF_EMPTY_LOGS = "Look at the scheduler's record of the job and the nodes' system logs."
+
 
 def verdict_on_success(scan: Scan) -> Verdict | None:
     """Ended well: by its exit code, or by its own words with no failure after them.
@@ -66,4 +68,18 @@ def hang(scan: Scan, said: str, line: LogLine) -> Verdict:
         node=node,
         action="restart_exclude_node" if node else None,
         evidence=[said, line],
+    )
+
+
+def verdict_on_nothing(scan: Scan) -> Verdict:
+    """Unknown, with the first line that speaks of an error."""
+    line = scan.suspicious
+    said = "no line in the logs speaks of an error" if scan.order else "the logs hold no line"
+    return make_verdict(
+        "Unknown",
+        method="none",
+        confidence=0.1,
+        root=line,
+        evidence=[] if line else [said],
+        mitigation=None if scan.order else _OF_EMPTY_LOGS,
     )

@@ -21,6 +21,7 @@ _PART_OF_A_JOB = compile_pattern(
     r"gpu|dgx|hgx|launcher|supervisor)(?:[^a-z]|$)"
 )
 _NUMBER = compile_pattern(r"^\d+$")
+_STREAMS = (".out", ".err", ".stdout", ".stderr")
 _NOT_LOGS = (".tsv", ".csv", ".md", ".json", ".jsonl", ".yaml", ".yml", ".py", ".pt", ".bin")
 
 
@@ -79,7 +80,15 @@ def _of_directory(name: str, path: Path) -> list[LogInput]:
     stems = {p.name.partition(".")[0] for p in files}
     if len(stems) == 1 or all(_is_part_of_a_job(p, path) for p in files):
         return [LogInput(name, tuple(files))]
-    return [LogInput(str(p), (p,)) for p in files]
+    return [LogInput(str(parts[0]), tuple(parts)) for parts in _by_job(files)]
+
+
+def _by_job(files: Sequence[Path]) -> list[list[Path]]:
+    """The files, with the two streams of a job (slurm-12.out, slurm-12.err) together."""
+    jobs: dict[Path, list[Path]] = {}
+    for path in files:
+        jobs.setdefault(path.with_suffix("") if path.suffix in _STREAMS else path, []).append(path)
+    return list(jobs.values())
 
 
 def _may_list(folder: Path) -> bool:

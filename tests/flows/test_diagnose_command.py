@@ -15,6 +15,7 @@ import pytest
 
 from configs.errors import InputError
 from tasks.diagnose.answer import Diagnosis, answer
+from tasks.diagnose.inputs import find_inputs
 
 KEYS = [
     "file",
@@ -211,3 +212,21 @@ def test_a_named_pipe_is_read_once_and_answered_whole(folder: Path) -> None:
         (found,) = answer([str(folder / "pipe")])
     assert isinstance(found, Diagnosis)
     assert (found.failure_class, found.lines) == ("KeyError", 4)
+
+
+def test_the_two_streams_of_a_job_are_one_input(folder: Path) -> None:
+    for name in ("slurm-12.out", "slurm-12.err", "slurm-13.out", "other.log"):
+        (folder / name).write_text("")
+    found = {log.name: len(log.files) for log in find_inputs([str(folder)])}
+    assert found == {
+        f"{folder}/slurm-12.err": 2,
+        f"{folder}/slurm-13.out": 1,
+        f"{folder}/other.log": 1,
+    }
+
+
+def test_empty_logs_are_said_to_be_empty(folder: Path) -> None:
+    (folder / "a.log").write_text("")
+    (found,) = answer([str(folder / "a.log")])
+    assert isinstance(found, Diagnosis)
+    assert found.evidence == ["the logs hold no line"] and "quoted" not in found.mitigation
