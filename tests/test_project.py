@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,9 @@ def test_documented_failure_classes_are_those_that_exist() -> None:
     table = text[text.index("## Failure classes") :].split("Actions:")[0]
     documented = set(re.findall(r"\b[A-Z][A-Za-z0-9]+\b", table.split("|---|---|")[1]))
     assert documented == set(CLASSES)
+
+
+def test_test_modules_have_names_of_their_own() -> None:
+    """pytest imports them by name alone."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
