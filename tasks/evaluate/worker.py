@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, EvaluationError
 from configs.files import write_text
@@ -38,33 +39,47 @@ def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> No
     slot, name = name, f"{node_name()}-{name}"  # two nodes have workers of the same names
     claims = Claims(evaluation.claims_dir, this_process(crew))
     claims.keep_alive()
-    started_at = time.time()
-    model = load_model(model_dir, plan.answering)
-    loaded = Done(
-        kind="load", name="model", worker=name, started_at=started_at, ended_at=time.time()
-    )
-    record(evaluation, loaded)
-    _say(f"{name}: model loaded in {loaded.time_s:.1f} s")
+    model, time_s = load_and_record(evaluation, model_dir, plan, worker=name)
+    _say(f"{name}: model loaded in {time_s:.1f} s")
     for task, shard in in_turn(plan, slot):
         # Done may have become true between a look and the claim: look again when it is ours.
         if is_done(evaluation, shard) or not claims.take(shard.name) or is_done(evaluation, shard):
             continue
-        started_at = time.time()
-        rows = read_requests(
-            requests_path(evaluation, task.file), shard.start_bytes, shard.stop_bytes
-        )
-        responses = ask(model, [row.as_instance(task.task) for row in rows])
-        write_shard(shard_path(evaluation, shard.name), responses)
-        done = Done(
-            kind="shard",
-            name=shard.name,
-            worker=name,
-            started_at=started_at,
-            ended_at=time.time(),
-            requests=len(rows),
-        )
-        record(evaluation, done)
-        _say(f"{name}: {task.task}: {len(responses)} responses in {done.time_s:.1f} s")
+        responses, time_s = answer_shard(evaluation, model, task, shard, worker=name)
+        _say(f"{name}: {task.task}: {responses} responses in {time_s:.1f} s")
+
+
+def load_and_record(
+    evaluation: EvaluationDir, model_dir: Path, plan: EvaluationPlan, *, worker: str
+) -> tuple[Any, float]:
+    """Load the model and write the time; the model, and seconds."""
+    started_at = time.time()
+    model = load_model(model_dir, plan.answering)
+    loaded = Done(
+        kind="load", name="model", worker=worker, started_at=started_at, ended_at=time.time()
+    )
+    record(evaluation, loaded)
+    return model, loaded.time_s
+
+
+def answer_shard(
+    evaluation: EvaluationDir, model: Any, task: TaskPlan, shard: ShardPlan, *, worker: str
+) -> tuple[int, float]:
+    """Ask what the shard holds, write the responses and the time; how many there are, and seconds."""
+    started_at = time.time()
+    rows = read_requests(requests_path(evaluation, task.file), shard.start_bytes, shard.stop_bytes)
+    responses = ask(model, [row.as_instance(task.task) for row in rows])
+    write_shard(shard_path(evaluation, shard.name), responses)
+    done = Done(
+        kind="shard",
+        name=shard.name,
+        worker=worker,
+        started_at=started_at,
+        ended_at=time.time(),
+        requests=len(rows),
+    )
+    record(evaluation, done)
+    return len(responses), done.time_s
 
 
 def in_turn(plan: EvaluationPlan, worker: str) -> Iterator[tuple[TaskPlan, ShardPlan]]:
