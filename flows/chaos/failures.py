@@ -32,6 +32,7 @@ from flows.chaos.failure_trials import (
 from flows.chaos.schedule import Plan, Timeline
 from flows.chaos.setup import (
     copy_prepared,
+    kept_folder,
     prepare,
     trial_environment,
     trial_folder,
@@ -84,11 +85,9 @@ def run_failures(
     report = summarize(details, seed=seed)
     report |= {
         "duration_s": time.time() - started,
-        "folder": str(folder) if report["failed"] else None,
+        "folder": kept_folder(folder, made=made, failed=bool(report["failed"])),
         "details": details,
     }
-    if made and not report["failed"]:
-        shutil.rmtree(folder)
     return report
 
 

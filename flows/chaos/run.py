@@ -26,6 +26,7 @@ from flows.chaos.setup import (
     INTERVAL_STEPS,
     STEPS,
     copy_prepared,
+    kept_folder,
     prepare,
     trial_environment,
     trial_folder,
@@ -93,11 +94,9 @@ def run_chaos(
         "launcher": site.name,
         "undisturbed": {**vars(chaos.timeline), "digest": chaos.reference.digest},
         "duration_s": time.time() - started,
-        "folder": str(folder) if report["failed"] else None,
+        "folder": kept_folder(folder, made=made, failed=bool(report["failed"])),
         "details": details,
     }
-    if made and not report["failed"]:
-        shutil.rmtree(folder)
     return report
 
 

@@ -51,6 +51,13 @@ def trial_folder(wanted: Path | None) -> Path:
     return folder
 
 
+def kept_folder(folder: Path, *, made: bool, failed: bool) -> str | None:
+    """Where the trials that failed are to be seen; when none did, a folder that was made for them goes."""
+    if made and not failed:
+        shutil.rmtree(folder)
+    return str(folder) if failed else None
+
+
 def write_corpus(folder: Path, seed: int) -> Path:
     """Short English-like documents, each different."""
     draw = random.Random(seed)  # noqa: S311
