@@ -146,7 +146,8 @@ def ui(
     """Open the Prefect and MLflow pages over the same data; ends with Ctrl-C."""
     from flows.ui import serve_pages
 
-    serve_pages(runs, prefect_port=prefect_port, mlflow_port=mlflow_port)
+    with interrupt.exit_on_sigterm(code=0):  # So that the servers are ended too.
+        serve_pages(runs, prefect_port=prefect_port, mlflow_port=mlflow_port)
 
 
 def _checked_config(path: Path, overrides: list[str] | None, *stages: str) -> RunConfig:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
@@ -14,6 +12,7 @@ import typer
 
 from configs.errors import EXIT_RUN_FAILED, InputError
 from flows.cli_options import Json
+from infra.interrupt import exit_on_sigterm
 
 if TYPE_CHECKING:
     from flows.chaos.site import Site
@@ -62,8 +61,6 @@ def chaos(
     json: Json = False,
 ) -> None:
     """Kill and stop processes of small training runs at random moments, and compare the results."""
-    # So that the trial under way is ended too: its job would train on.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if classes is not None and not failures:
         raise InputError("--classes chooses among failures: give --failures too")
     if failures and trial is not None:
@@ -72,11 +69,12 @@ def chaos(
         raise InputError("--failures are caused by the local launcher only")
     if cluster is not None and launcher is not Where.SLURM:
         raise InputError("--cluster needs --launcher slurm")
-    if failures:
-        report = _failures(classes, seed, folder, json)
-    else:
-        with _site(launcher, cluster) as site:
-            report = _strikes(runs, seed, trial, folder, json, site)
+    with exit_on_sigterm():  # So that the trial under way is ended too: its job would train on.
+        if failures:
+            report = _failures(classes, seed, folder, json)
+        else:
+            with _site(launcher, cluster) as site:
+                report = _strikes(runs, seed, trial, folder, json, site)
     if report["failed"]:
         raise typer.Exit(EXIT_RUN_FAILED)
 

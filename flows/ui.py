@@ -7,7 +7,6 @@ or an http tracking URI) is somebody's server: it is pointed to, not started.
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -42,7 +41,6 @@ class Page:
 def serve_pages(runs: Path, *, prefect_port: int, mlflow_port: int) -> None:
     """Start both pages, say where they are, and serve until interrupted or one of them dies."""
     runs = resolved(runs)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # So that the servers are ended too.
     pages = [_prefect_page(prefect_port), _mlflow_page(runs, mlflow_port)]
     servers: list[tuple[Page, subprocess.Popen[bytes]]] = []
     try:

@@ -1,4 +1,4 @@
-"""Ctrl-C that is not lost, and that does not cut short what an earlier one began.
+"""Ctrl-C that is not lost, and that does not cut short what an earlier one began; SIGTERM likewise.
 
 A KeyboardInterrupt is raised wherever the program happens to be; inside a library that talks to a
 server it can be swallowed. The command's handler therefore notes it as well, and the loops that
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import signal
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -32,6 +33,20 @@ def _on_interrupt(*_: object) -> None:
     earlier, _pressed_at = _pressed_at, time.monotonic()
     if _pressed_at - earlier > _SAME_PRESS_S and not _held_off.is_set():
         raise KeyboardInterrupt
+
+
+@contextmanager
+def exit_on_sigterm(code: int = 128 + signal.SIGTERM) -> Iterator[None]:
+    """Let SIGTERM leave the block as an exception does, so that what it began is ended with it.
+
+    The former handler is put back: one left behind would be inherited by every process forked
+    later, and a library that ends its workers by SIGTERM then waits for them for ever now and then.
+    """
+    former = signal.signal(signal.SIGTERM, lambda *_: sys.exit(code))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, former)
 
 
 def raise_if_interrupted() -> None:

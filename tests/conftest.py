@@ -35,6 +35,15 @@ for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "MLFLOW_TRACKING_URI"):
     os.environ.pop(name, None)
 
 
+SOAK_TIMEOUT_S = 3600.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SOAK_TIMEOUT_S))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _remove_home() -> Iterator[None]:
     yield

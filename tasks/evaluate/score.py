@@ -13,6 +13,7 @@ scores what is there by the tasks' files as they are now.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 import traceback
@@ -90,6 +91,8 @@ def _start(
     process = os.fork()
     if process:
         return process
+    # lm-eval ends its own workers by SIGTERM; a handler of ours, inherited, could let them live.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         score_target(evaluation, plan, target, config)
     except BaseException as error:

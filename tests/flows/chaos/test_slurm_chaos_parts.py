@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -101,3 +102,9 @@ def test_what_does_not_fit_is_refused(options: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["chaos", *options])
     assert result.exit_code != 0
     assert words in result.output + str(result.exception)
+
+
+def test_the_command_leaves_the_handler_of_sigterm_as_it_was() -> None:
+    former = signal.getsignal(signal.SIGTERM)
+    CliRunner().invoke(app, ["chaos", "--runs", "0"])
+    assert signal.getsignal(signal.SIGTERM) is former
