@@ -98,6 +98,8 @@ class JobStatus:
     nodes: tuple[str, ...] = ()
     reason: str = ""
     """The launcher's own words, like `time limit of 600 s` or `supervisor is gone`."""
+    stale: bool = False
+    """The scheduler does not answer: this is what it said last."""
 
 
 class Launcher(Protocol):

@@ -93,7 +93,7 @@ class SlurmLauncher:
         if job.restarts or (job.state == "PENDING" and "REQUEUED" in job.flags):
             patiently(lambda: self._client.cancel(job.job_id), patience_s=self._patience_s)
             return self._settle(files, record, requeued(job))
-        return _live_status(job, files, record)
+        return _live_status(job, stale=self._table.is_away)
 
     def cancel(self, handle: JobHandle, *, grace_s: float = 10.0) -> None:
         """End the job: SIGTERM to all its processes, SIGKILL after `grace_s`. Returns when it has
@@ -192,11 +192,11 @@ class SlurmLauncher:
         return (current.ended or ended).status()
 
 
-def _live_status(job: SlurmJob, files: SlurmFiles, record: SlurmRecord) -> JobStatus:
+def _live_status(job: SlurmJob, *, stale: bool) -> JobStatus:
     if job.state == "PENDING":
         reason = f"waits in Slurm's queue: {job.reason}" if job.reason != "None" else ""
-        return JobStatus(JobState.PENDING, reason=reason)
-    return JobStatus(JobState.RUNNING, started_at=job.started_at, nodes=job.nodes)
+        return JobStatus(JobState.PENDING, reason=reason, stale=stale)
+    return JobStatus(JobState.RUNNING, started_at=job.started_at, nodes=job.nodes, stale=stale)
 
 
 def _locked(files: SlurmFiles) -> AbstractContextManager[bool]:

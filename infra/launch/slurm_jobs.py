@@ -62,6 +62,8 @@ class JobTable:
         self._snapshot: Snapshot | None = None
         self._asked_at = -float("inf")
         self._answered_at = 0.0
+        self.is_away = False
+        """Whether the server has left the last query unanswered."""
         self.queries = 0
         """How often the server was asked."""
 
@@ -99,6 +101,7 @@ class JobTable:
     def _ask(self) -> Snapshot:
         asked_at, self._asked_at = time.time(), time.monotonic()
         self.queries += 1
+        self.is_away = True
         jobs = {job.job_id: job for job in self._client.jobs()}
-        self._answered_at = time.monotonic()
+        self._answered_at, self.is_away = time.monotonic(), False
         return Snapshot(jobs, asked_at)

@@ -260,13 +260,16 @@ def test_what_was_seen_last_counts_while_the_server_is_away() -> None:
     server = Server("v0.0.42", answer)
     table = JobTable(make_client(server), interval_s=0.0, patience_s=0.2)
     assert table.find(7, comment="job 7", submitted_at=0.0) is not None
+    assert not table.is_away
     away.set()
     assert table.find(7, comment="job 7", submitted_at=0.0) is not None
+    assert table.is_away
     time.sleep(0.3)
     with pytest.raises(LaunchError, match=r"has not answered for 0\.2 s .*jobs go on without us"):
         table.find(7, comment="job 7", submitted_at=0.0)
     away.clear()
     assert table.find(7, comment="job 7", submitted_at=0.0) is not None
+    assert not table.is_away
 
 
 def test_patience() -> None:
