@@ -45,6 +45,7 @@ class NodeCheckConfig(Section):
     lemon_failures: PositiveInt = 2
     """A node that has failed in this many attempts within the window is excluded from then on."""
     lemon_window_days: PositiveFloat = 7.0
+    """Also how long an exclusion lasts."""
     too_few_nodes: Literal["wait", "shrink"] = "wait"
     """When fewer nodes than the run needs are left. wait: for others; shrink: go on with fewer data-parallel
     replicas and the same global batch, as soon as there are nodes for that."""

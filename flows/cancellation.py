@@ -18,17 +18,20 @@ from configs.schema import RunConfig
 from flows.locks import is_held_elsewhere
 from flows.session import config_of, tracked
 from tasks.evaluate.task import cancel_evaluations
+from tasks.recover.task import cancel_check
 from tasks.train.task import cancel_attempt
 
 
 def end_training(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:
-    """Prefect's hook: end the job of the newest attempt, and say in its record why."""
+    """Prefect's hook: end the job of the newest attempt, and say in its record why; or the check of its
+    nodes."""
     del flow, state
     config = _config(flow_run)
     run = RunDir(config.resolved_run_dir())
     if run.attempts() and not is_held_elsewhere(run, "pretrain"):
         with tracked(run, config):
             cancel_attempt(config, why="the flow run was cancelled")
+            cancel_check(config)
 
 
 def end_evaluations(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:

@@ -16,6 +16,7 @@ from configs.errors import RunFailedError
 from configs.files import append_json_line, read_json_lines, sha256_of_json
 from configs.nodecheck import NodeFailure
 from configs.nodecheck_schema import NodeCheckConfig
+from configs.records import Action
 from configs.rundir import RunDir
 
 _DAY_S = 86_400.0
@@ -58,6 +59,16 @@ def count_lemons(
             attempts.setdefault(event.node, set()).add((event.run, event.attempt))
     found = {node: len(a) for node, a in attempts.items() if len(a) >= config.lemon_failures}
     return sorted(found, key=lambda node: (-found[node], node))
+
+
+def still_excluded(
+    actions: Iterable[Action | None], config: NodeCheckConfig, *, now: float
+) -> set[str]:
+    """Nodes that actions of a run have excluded within the window: who serves again after that was
+    repaired, or fails again and is excluded again."""
+    oldest = now - config.lemon_window_days * _DAY_S
+    recent = [action for action in actions if action and action.decided_at >= oldest]
+    return {node for action in recent for node in action.exclude_nodes}
 
 
 def _path(run: RunDir, config: NodeCheckConfig) -> Path:

@@ -20,6 +20,7 @@ from configs.nodecheck import NodeCheckReport
 from configs.records import Action, ActionKind, Verdict
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RecoveryConfig
+from tasks.recover.node_history import still_excluded
 from tasks.recover.place import Place, place_by_check, place_by_logs
 from tasks.recover.rollback import Ground, PastRollback, roll_back_and_skip
 
@@ -86,7 +87,7 @@ def decide(
         return _stop("none", f"the job was ended on purpose ({_cause(verdict)})", now)
     if verdict.failure_class == "LossSpike" and last.anomaly and ground:
         return _roll_back(history, last.anomaly, config, now, ground)
-    place = _place(verdict, history, config, pool, check)
+    place = _place(verdict, history, config, pool, check, now)
     action = _restart(history, verdict, config, now, place, ground)
     if last.anomaly and ground:
         return _without_what_is_newer(action, last.anomaly, ground)
@@ -173,10 +174,11 @@ def _place(
     config: RecoveryConfig,
     pool: Sequence[str],
     check: NodeCheckReport | None,
+    now: float,
 ) -> Place:
     if check is not None:
         return place_by_check(verdict, check, exclude_slow=config.node_check.exclude_slow)
-    gone = {n for a in history if a.action for n in a.action.exclude_nodes}
+    gone = still_excluded((a.action for a in history), config.node_check, now=now)
     return place_by_logs(verdict, gone, pool, max(len(history[-1].nodes), 1))
 
 

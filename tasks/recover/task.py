@@ -22,7 +22,7 @@ from infra.launch import make_launcher
 from infra.launch.base import JobSpec, JobState, Launcher
 from tasks.recover.fewer_nodes import on_fewer_nodes
 from tasks.recover.goodput import compute_goodput
-from tasks.recover.node_history import lemons, remember
+from tasks.recover.node_history import lemons, remember, still_excluded
 from tasks.recover.nodecheck_files import CheckFiles
 from tasks.recover.nodecheck_job import player_names
 from tasks.recover.nodecheck_run import JobView, end_quietly, read_report, run_check
@@ -73,6 +73,14 @@ def check_nodes(
         with held_off():
             end_quietly(jobs, folder)
         raise
+
+
+def cancel_check(config: RunConfig) -> None:
+    """End the node check after the newest attempt, if one is under way, for a flow that follows it no
+    more: its nodes would wait for their next order until their patience is over."""
+    attempts = RunDir(config.resolved_run_dir()).attempts()
+    if attempts and (folder := check_folder(attempts[-1])).is_dir() and not read_report(folder):
+        end_quietly(_Jobs(config, make_launcher(config.launcher), str(folder), 0), folder)
 
 
 def all_nodes(config: RunConfig, *, also_down: bool = False) -> list[str]:
@@ -206,7 +214,7 @@ class NextAttempt:
 
     config: RunConfig
     exclude: tuple[str, ...] = ()
-    """Beside the nodes that actions have excluded."""
+    """Nodes to do without."""
 
 
 def plan_attempt(config: RunConfig) -> NextAttempt:
@@ -221,28 +229,36 @@ def plan_attempt(config: RunConfig) -> NextAttempt:
         kept = RunConfig.model_validate_json(attempts[-1].config_path.read_bytes())
         is_smaller = kept.launcher.nodes < config.launcher.nodes
         return NextAttempt(kept if is_smaller else config)
-    if config.launcher.kind == "local" or (record and record.outcome == "completed"):
+    if config.launcher.kind == "local":
         return NextAttempt(config)
+    if record and record.outcome == "completed":
+        return NextAttempt(config, tuple(_left_out(config, run)))
     return _with_enough_nodes(config, run)
+
+
+def _left_out(config: RunConfig, run: RunDir) -> list[str]:
+    """Nodes to do without as of now: those that actions have excluded, and lemons."""
+    settings, now = config.recovery.node_check, time.time()
+    actions = [attempt.action() for attempt in run.attempts()]
+    gone = still_excluded(actions, settings, now=now)
+    if bad := [node for node in lemons(run, settings, now=now) if node not in gone]:
+        get_run_logger().warning("%s failed too often: left out", listed(bad))
+    return sorted({*gone, *bad})
 
 
 def _with_enough_nodes(config: RunConfig, run: RunDir) -> NextAttempt:
     settings, wanted = config.recovery.node_check, config.launcher.nodes
-    actions = [attempt.action() for attempt in run.attempts()]
-    gone = {node for action in actions if action for node in action.exclude_nodes}
-    bad = [node for node in lemons(run, settings, now=time.time()) if node not in gone]
-    if not gone and not bad:
+    out = _left_out(config, run)
+    if not out:
         return NextAttempt(config)  # Slurm knows best how long to wait for its nodes.
     launcher, logger = make_launcher(config.launcher), get_run_logger()
     deadline_s = time.monotonic() + settings.wait_for_nodes_s
     said = ""
-    if bad:
-        logger.warning("%s failed too often: left out", listed(bad))
     while True:
         raise_if_interrupted()
-        usable = set(launcher.nodes()) - gone - set(bad)
+        usable = set(launcher.nodes()) - set(out)
         if len(usable) >= wanted:
-            return NextAttempt(config, tuple(bad))
+            return NextAttempt(config, tuple(out))
         fewer = on_fewer_nodes(config, len(usable)) if settings.too_few_nodes == "shrink" else None
         if fewer is not None:
             logger.warning(
@@ -251,8 +267,8 @@ def _with_enough_nodes(config: RunConfig, run: RunDir) -> NextAttempt:
                 fewer.launcher.nodes,
                 wanted,
             )
-            return NextAttempt(fewer, tuple(bad))
-        words = f"{len(usable)} of {wanted} nodes can be used, without {listed(sorted(gone | set(bad)))}"
+            return NextAttempt(fewer, tuple(out))
+        words = f"{len(usable)} of {wanted} nodes can be used, without {listed(out)}"
         if time.monotonic() > deadline_s:
             raise RunFailedError(
                 f"{words}: no more came within {settings.wait_for_nodes_s:g} s "

@@ -46,7 +46,7 @@ CHECKPOINT_COMMITTED = "overland.checkpoint.committed"
 @task(name="begin-attempt", cache_policy=NO_CACHE)
 def begin_attempt(config: RunConfig, exclude: Sequence[str] = ()) -> int | None:
     """Number of the attempt to watch: the last one if it may still run, else a new one, which does
-    without the nodes `exclude` and those that actions have excluded.
+    without the nodes `exclude`.
 
     None when training is finished, and its last checkpoint still there.
     """
@@ -109,7 +109,7 @@ def _job(config: RunConfig, attempt: AttemptDir, exclude: Sequence[str]) -> JobS
         nodes=config.launcher.nodes,
         processes_per_node=config.launcher.processes_per_node,
         grace_s=config.recovery.stop_grace_s,
-        exclude_nodes=tuple(sorted({*excluded_nodes(RunDir(run_dir)), *exclude})),
+        exclude_nodes=tuple(exclude),
         dependency=_dependency(config),
     )
 
@@ -118,12 +118,6 @@ def _dependency(config: RunConfig) -> str | None:
     """Once training has begun it has been met, and Slurm may have forgotten the jobs that it names."""
     begun = any(attempt.events() for attempt in RunDir(config.resolved_run_dir()).attempts())
     return None if begun or config.launcher.kind != "slurm" else config.launcher.slurm.dependency
-
-
-def excluded_nodes(run: RunDir) -> list[str]:
-    """Nodes that earlier actions of this run have excluded."""
-    actions = [attempt.action() for attempt in run.attempts()]
-    return sorted({node for action in actions if action for node in action.exclude_nodes})
 
 
 @task(name="watch-attempt", cache_policy=NO_CACHE)
@@ -179,7 +173,9 @@ def _watch(
             return status
         if status.state is JobState.PENDING:
             liveness.waits_for_nodes(time.monotonic())
-        if liveness.hung(time.monotonic()) and _does_hang(config, launcher, handle, liveness):
+        # While the scheduler is away, a job that is silent has more likely ended than it hangs.
+        hung = not status.stale and liveness.hung(time.monotonic())
+        if hung and _does_hang(config, launcher, handle, liveness):
             _end_hung_job(attempt, launcher, handle, liveness.limit_s)
             return launcher.poll(handle)
         time.sleep(POLL_INTERVAL_S)

@@ -22,6 +22,7 @@ from flows.locks import held
 from flows.pretrain import pretrain
 from infra.launch.base import JobHandle, JobSpec, JobState
 from infra.launch.local import LocalLauncher
+from tasks.recover.task import check_folder
 from tests.flows.helpers import tiny_config
 
 LAUNCHER = LocalLauncher()
@@ -73,6 +74,19 @@ def test_each_flow_ends_its_own_jobs(
     (run.path / "config.yaml").write_text((run.path.parent / "config.yaml").read_text())
     end_evaluations(evaluate, flow_run(run_dir=str(run.path), steps=None), Cancelling())
     assert states(jobs) == (JobState.CANCELLED, JobState.CANCELLED)
+
+
+def test_the_check_of_an_attempts_nodes_ends_too(config: RunConfig, run: RunDir) -> None:
+    """Its attempt has ended long ago."""
+    folder = check_folder(run.attempt(1)) / "try_2" / "job"
+    argv = (sys.executable, "-c", "import time; time.sleep(60)")
+    check = LAUNCHER.submit(JobSpec(key=str(folder), name="test", argv=argv, job_dir=folder))
+    given = flow_run(config=config.model_dump(mode="json"))
+    with file_lock(run.locks_dir / "pretrain"):
+        end_training(pretrain, given, Cancelling())
+        assert LAUNCHER.poll(check).state is JobState.RUNNING
+    end_training(pretrain, given, Cancelling())
+    assert LAUNCHER.poll(check).state is JobState.CANCELLED
 
 
 def test_jobs_that_another_flow_sees_to_are_left_alone(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -165,7 +166,9 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Nodes:
     return launcher
 
 
-def add_attempt(config: RunConfig, *exclude: str, outcome: Any = "failed") -> None:
+def add_attempt(
+    config: RunConfig, *exclude: str, outcome: Any = "failed", decided_at: float | None = None
+) -> None:
     run = RunDir(config.resolved_run_dir())
     attempt = run.attempt(len(run.attempts()) + 1)
     record = AttemptRecord(
@@ -174,7 +177,8 @@ def add_attempt(config: RunConfig, *exclude: str, outcome: Any = "failed") -> No
     write_record(attempt.record_path, record)
     attempt.config_path.write_text(config.model_dump_json())
     if outcome == "failed":
-        excluding = action().model_copy(update={"exclude_nodes": list(exclude)})
+        excluding = action(decided_at=decided_at or time.time())
+        excluding = excluding.model_copy(update={"exclude_nodes": list(exclude)})
         write_record(attempt.action_path, excluding)
 
 
@@ -238,6 +242,32 @@ def test_lemons_are_left_out_before_the_first_attempt_of_another_run(
         event = failure("b", 1, run=str(other.path)).model_copy(update={"time": 4e9})
         remember(other, NodeCheckConfig.model_validate(site), [event])
     config = with_settings(run_config(tmp_path, nodes=3), **site)
+    assert task.plan_attempt(config) == task.NextAttempt(config, ("b",))
+
+
+def test_what_was_excluded_or_a_lemon_is_used_again_after_the_window(
+    tmp_path: Path, cluster: Nodes
+) -> None:
+    now, config = time.time(), run_config(tmp_path, nodes=2)
+    run = RunDir(config.resolved_run_dir())
+    add_attempt(config, "a", decided_at=now - 7.1 * DAY_S)
+    add_attempt(config, "b", decided_at=now - 6.9 * DAY_S)
+    for node, ages in {"c": (7.1, 6.9), "d": (6.9, 0.1)}.items():
+        for attempt, age in enumerate(ages, start=1):
+            event = failure(node, attempt, str(run.path), days=now / DAY_S - age)
+            remember(run, config.recovery.node_check, [event])
+    assert task.plan_attempt(config) == task.NextAttempt(config, ("b", "d"))
+    longer = with_settings(config, lemon_window_days=8, wait_for_nodes_s=0.0)
+    with pytest.raises(RunFailedError, match="0 of 2 nodes can be used, without a, b, c, d"):
+        task.plan_attempt(longer)
+
+
+def test_a_finished_run_that_goes_back_does_without_excluded_nodes(
+    tmp_path: Path, cluster: Nodes
+) -> None:
+    config = run_config(tmp_path)
+    add_attempt(config, "b")
+    add_attempt(config, outcome="completed")
     assert task.plan_attempt(config) == task.NextAttempt(config, ("b",))
 
 
