@@ -31,6 +31,7 @@ PHASES = (
 """In the order in which a step goes through them."""
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (memory that a node's processes share)
+_FOLDER_PREFIX = "overland-progress-"
 RECORD = struct.Struct("=4sIIIqqdQ")
 """Magic, version, rank, process id, step, phase, since when (Unix seconds), number of the write."""
 MAGIC = b"OVPR"
@@ -59,8 +60,13 @@ class Position:
 def progress_folder(job_id: str, job_dir: Path) -> Path:
     """The job's folder on this node: in memory where there is such a file system."""
     if _SHARED_MEMORY.is_dir() and os.access(_SHARED_MEMORY, os.W_OK | os.X_OK):
-        return _SHARED_MEMORY / f"overland-progress-{job_id}"
+        return _SHARED_MEMORY / f"{_FOLDER_PREFIX}{job_id}"
     return job_dir / "progress"
+
+
+def progress_folders() -> list[Path]:
+    """All jobs' folders in this node's memory, of dead ones and of other users too."""
+    return sorted(_SHARED_MEMORY.glob(f"{_FOLDER_PREFIX}*"))
 
 
 def record_path(folder: Path, rank: int) -> Path:

@@ -6,7 +6,7 @@
   them after 30 s, in the middle of a save. Whoever wants an end after all sends SIGKILL.
 - It exits with EXIT_CONTINUE when that is what the ranks exited with.
 - It answers requests for stacks (:mod:`infra.launch.stacks`), and keeps the folder in the node's memory
-  in which ranks say where they are (:mod:`configs.progress`).
+  in which ranks say where they are (:mod:`infra.launch.progress_folders`).
 
 The signals are blocked here and taken by a thread that waits for them, so it makes no difference which
 handlers torch's version installs. Ranks are started through :mod:`infra.launch.leash`, which lets
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -30,8 +29,9 @@ from typing import Any
 import psutil
 
 from configs.errors import EXIT_CONTINUE
-from configs.progress import PROGRESS_VARIABLE, TRACES_VARIABLE, progress_folder
+from configs.progress import PROGRESS_VARIABLE, TRACES_VARIABLE
 from infra.launch.processes import JOB_DIR_VARIABLE, JOB_ID_VARIABLE
+from infra.launch.progress_folders import kept_folder
 
 FORWARDED = {signal.SIGTERM, signal.SIGUSR1}
 _RETRY_S = 0.1
@@ -160,15 +160,11 @@ def _kept_folder() -> Iterator[Path | None]:
         return
     from configs.stacks import STACKS_FOLDER
 
-    folder = progress_folder(job_id, Path(job_dir))
     traces = Path(job_dir) / STACKS_FOLDER
-    folder.mkdir(mode=0o700, exist_ok=True)
     traces.mkdir(exist_ok=True)
-    set_trace_variables(os.environ, folder, traces)
-    try:
+    with kept_folder(job_id, Path(job_dir)) as folder:
+        set_trace_variables(os.environ, folder, traces)
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def set_trace_variables(environment: MutableMapping[str, str], folder: Path, traces: Path) -> None:

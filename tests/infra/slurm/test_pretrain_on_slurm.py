@@ -12,6 +12,7 @@ import pytest
 
 from configs.errors import EXIT_RUN_FAILED
 from configs.events import StartEvent, StepEvent
+from configs.progress import progress_folders
 from configs.rundir import AttemptDir, RunDir
 from infra.slurm.daemons import ClusterError
 from tasks.recover.nodecheck_run import read_report
@@ -120,6 +121,8 @@ def test_a_lost_node_ends_the_attempt_and_the_next_one_goes_on(
     resumed = start_of(second).step
     assert resumed > 0
     assert steps_of(second) == list(range(resumed + 1, steps + 1))
+    left = [f.name for f in progress_folders() if f"-slurm-{record.job_id}-" in f.name]
+    assert left == [], "the second attempt's agents have removed what the killed one left"
 
 
 def test_with_too_few_nodes_left_it_goes_on_with_fewer(slurm_site: Any, tmp_path: Path) -> None:
