@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
@@ -33,6 +34,8 @@ class SlurmConfig(Section):
     qos: str | None = None
     low_priority_qos: str | None = None
     """For jobs that give way to others; None: as `qos`."""
+    low_priority_nice: Annotated[int, Field(ge=0, le=2_147_483_645)] | None = None
+    """Taken off the priority of such jobs, as sbatch --nice does; None: nothing."""
     constraints: str | None = None
     """Node features, as for sbatch."""
     dependency: str | None = None

@@ -198,7 +198,7 @@ def _common(request: JobRequest) -> dict[str, Any]:
     }
     if not request.more_nodes:  # With a number of tasks, Slurm gives no more nodes than that.
         job |= {"tasks": request.nodes, "tasks_per_node": 1}
-    for key in ("partition", "account", "qos", "constraints", "dependency"):
+    for key in ("partition", "account", "qos", "nice", "constraints", "dependency"):
         if (value := getattr(request, key)) is not None:
             job[key] = value
     return job

@@ -225,6 +225,7 @@ class Submitter:
             or site.partition,
             account=site.account,
             qos=(low and site.low_priority_qos) or site.qos,
+            nice=site.low_priority_nice if low else None,
             constraints=site.constraints,
             dependency=spec.dependency,
             exclude_nodes=self._known(spec.exclude_nodes),

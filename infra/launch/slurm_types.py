@@ -60,6 +60,8 @@ class JobRequest:
     partition: str | None = None
     account: str | None = None
     qos: str | None = None
+    nice: int | None = None
+    """What is taken off its priority."""
     constraints: str | None = None
     exclude_nodes: tuple[str, ...] = ()
     need_nodes: tuple[str, ...] = ()

@@ -57,7 +57,8 @@ def _write_secret(path: Path, size_bytes: int) -> None:
 
 
 def _make_devices(settings: ClusterSettings) -> list[Path]:
-    """A character device for each GPU, as Slurm wants one: doubles of /dev/null. Only root can."""
+    """A character device for each GPU, as Slurm wants one, which nobody opens: doubles of /dev/null,
+    which only root can make, or else the machine's consoles."""
     devices = [settings.in_folder("devices", f"gpu{n}") for n in range(settings.gpus_per_node)]
     null = Path("/dev/null").stat().st_rdev
     try:
@@ -65,5 +66,6 @@ def _make_devices(settings: ClusterSettings) -> list[Path]:
             if not device.exists():
                 os.mknod(device, stat.S_IFCHR | 0o666, null)
     except OSError:
-        return []
+        consoles = [Path(f"/dev/tty{number}") for number in range(settings.gpus_per_node)]
+        return consoles if all(console.is_char_device() for console in consoles) else []
     return devices

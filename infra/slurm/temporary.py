@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import itertools
 import os
 import shutil
 import tempfile
@@ -13,6 +14,8 @@ from typing import Any
 
 from infra.slurm.cluster import LocalCluster
 from infra.slurm.settings import ClusterSettings, free_port_base
+
+_numbers = itertools.count()
 
 
 @contextmanager
@@ -27,7 +30,7 @@ def temporary_cluster(
         folder=folder,
         port_base=free_port_base(),
         nodes=nodes,
-        node_prefix=f"t{os.getpid()}{'a' if accounting else ''}",
+        node_prefix=f"t{os.getpid()}x{next(_numbers)}",
         accounting=accounting,
         root=root,
         **more,

@@ -19,6 +19,7 @@ DOCUMENTS = Path(
     or Path(__file__).parents[4] / "shared" / "slurm" / "openapi"
 )
 """A folder with what slurmrestd serves at /openapi/v3, as openapi-*.json.gz."""
+GOLDEN = Path(__file__).parent / "slurm_golden"
 
 FULL = JobRequest(
     script="#!/bin/bash\ntrue\n",
@@ -37,6 +38,7 @@ FULL = JobRequest(
     partition="main",
     account="research",
     qos="high",
+    nice=100,
     constraints="ib",
     exclude_nodes=("node3", "node5"),
     need_nodes=("node1", "node2"),
@@ -163,10 +165,25 @@ def test_payload_of_newer_versions(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
+def test_payload_is_the_golden_one(version: str) -> None:
+    name = "payload_old.json" if version == OLD_VERSION else "payload_new.json"
+    assert make_dialect(version).payload(FULL) == json.loads((GOLDEN / name).read_text())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
 def test_what_is_not_asked_for_is_not_sent(version: str) -> None:
     least = JobRequest(script="", name="n", comment="c", folder="/", output="/o")
     job = make_dialect(version).payload(least)["job"]
-    for key in ("partition", "account", "qos", "gres", "tres_per_node", "time_limit", "signal"):
+    for key in (
+        "partition",
+        "account",
+        "qos",
+        "nice",
+        "gres",
+        "tres_per_node",
+        "time_limit",
+        "signal",
+    ):
         assert key not in job
     for key in ("nodelist", "required_nodes", "no_kill", "kill_on_node_fail"):
         assert key not in job

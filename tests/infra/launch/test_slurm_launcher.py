@@ -275,7 +275,9 @@ def test_slurms_time_limit(launcher: Launcher, slurm_site: Any, tmp_path: Path) 
 
 def test_a_preempted_job(slurm_site: Any, tmp_path: Path) -> None:
     cpus = slurm_site.cluster.settings.cpus_per_node
-    low = with_settings(slurm_site, low_priority_partition="low", cpus_per_node=cpus)
+    low = with_settings(
+        slurm_site, low_priority_partition="low", low_priority_nice=70, cpus_per_node=cpus
+    )
     only = tuple(slurm_site.cluster.settings.all_node_names[1:])
     spec = dataclasses.replace(sleeper(tmp_path, name="low"), low_priority=True, exclude_nodes=only)
     weak = low.submit(spec)
@@ -283,6 +285,11 @@ def test_a_preempted_job(slurm_site: Any, tmp_path: Path) -> None:
     strong = low.submit(dataclasses.replace(sleeper(tmp_path, 0.1, "high"), exclude_nodes=only))
     assert wait_for_end(low, strong).state is JobState.COMPLETED
     assert wait_for_end(low, weak).state is JobState.PREEMPTED
+    nices = [
+        slurm_site.cluster.command("squeue", "-h", "-t", "all", "-j", job.job_id, "-o", "%y")
+        for job in (weak, strong)
+    ]
+    assert [int(nice) for nice in nices] == [70, 0]
 
 
 def test_a_node_that_cannot_start_jobs_is_no_persons_scancel(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +19,7 @@ from configs.errors import InputError
 from infra.slurm import conf
 from infra.slurm.cluster import LocalCluster
 from infra.slurm.daemons import ClusterError
+from infra.slurm.packages import missing_packages
 from infra.slurm.settings import ClusterSettings, check, free_port_base, load, save
 
 LIMIT_S = 60.0
@@ -111,7 +115,7 @@ def test_all_is_up(slurm_site: Any) -> None:
 def test_a_job_gets_its_gpus(slurm_site: Any, tmp_path: Path) -> None:
     cluster = slurm_site.cluster
     if "gpu" not in cluster.command("sinfo", "-h", "-p", "main", "-o", "%G"):
-        pytest.skip("device files for GPUs can only be made by root")
+        pytest.skip("there are no device files that could stand for GPUs")
     out = tmp_path / "out"
     wrap = ("--wrap", "echo $CUDA_VISIBLE_DEVICES")
     cluster.command("sbatch", "--wait", "--gres=gpu:2", f"--output={out}", *wrap)
@@ -128,3 +132,44 @@ def test_a_killed_node_is_noticed_and_comes_back(slurm_site: Any) -> None:
     wait_until(lambda: node_states(cluster)[node] == "idle", "the node to be idle")
     with pytest.raises(ClusterError, match="there is no node"):
         cluster.kill_node("nowhere")
+
+
+CLUSTER, LAUNCHER = "infra/slurm/test_local_cluster.py", "infra/launch/test_slurm_launcher.py"
+WITHOUT_ROOT = (
+    f"{CLUSTER}::test_all_is_up",
+    f"{CLUSTER}::test_a_job_gets_its_gpus",
+    f"{CLUSTER}::test_a_killed_node_is_noticed_and_comes_back",
+    f"{LAUNCHER}::test_a_job_whose_submitter_died_before_recording_it_is_found",
+    f"{LAUNCHER}::test_a_cordoned_node_gets_no_jobs",
+)
+NOBODY = 65534
+
+
+@pytest.mark.slow
+def test_nothing_of_it_needs_root() -> None:
+    """Some of these tests, by a user without rights."""
+    if os.getuid() != 0 or shutil.which("setpriv") is None:
+        pytest.skip("only root can become another user, by setpriv")
+    if missing := missing_packages():
+        pytest.skip(f"not installed: {' '.join(missing)}")
+    # Python may be in root's home, where nobody else may look.
+    may_read = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
+    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", *may_read]
+    tests = Path(__file__).parents[2]
+    with tempfile.TemporaryDirectory() as folder:
+        os.chown(folder, NOBODY, NOBODY)
+        environment = os.environ | dict.fromkeys(("USER", "LOGNAME"), "nobody") | {"HOME": folder}
+        done = subprocess.run(
+            [
+                *(*become, sys.executable, "-m", "pytest", "-q", "-m", "", "-rs"),
+                *("-p", "no:cacheprovider", f"--basetemp={folder}/pytest"),
+                *(str(tests / name) for name in WITHOUT_ROOT),
+            ],
+            cwd=tests.parent,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout
+    assert f"{len(WITHOUT_ROOT)} passed" in done.stdout, done.stdout

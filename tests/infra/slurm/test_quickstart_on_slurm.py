@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,37 +12,49 @@ from configs.events import StepEvent
 from configs.rundir import RunDir
 from tests.flows.conftest import prefect_server  # noqa: F401  (a fixture)
 from tests.flows.helpers import overland, write_corpus
+from tests.infra.conftest import SlurmSite, bring_up
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.usefixtures("prefect_server")]
 
 CONFIG = Path(__file__).parents[3] / "configs" / "slurm-quickstart.yaml"
 
 
-def jobs_by_partition(site: Any, run: RunDir) -> dict[str, set[str]]:
+NICE = 100
+"""Of all jobs but training's."""
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[SlurmSite]:
+    """A cluster with four nodes for training."""
+    yield from bring_up(nodes=4)
+
+
+def jobs_by_partition(site: SlurmSite, run: RunDir) -> dict[str, set[str]]:
     """What kinds of jobs of the run each partition has had; all of them have ended well."""
-    lines = site.cluster.command("squeue", "-h", "-t", "all", "-o", "%P|%j|%T|%k").splitlines()
+    lines = site.cluster.command("squeue", "-h", "-t", "all", "-o", "%P|%j|%T|%y|%k").splitlines()
     found: dict[str, set[str]] = {}
-    for partition, name, state, comment in (line.split("|", 3) for line in lines):
+    for partition, name, state, nice, comment in (line.split("|", 4) for line in lines):
         if str(run.path) in comment:
             kind = name.removeprefix("slurm-quickstart-").partition("-")[0]
             found.setdefault(partition, set()).add(kind)
             assert state in ("COMPLETED", "FAILED" if kind == "train" else "COMPLETED"), name
+            assert int(nice) == (0 if kind == "train" else NICE), name
     return found
 
 
-@pytest.mark.parametrize("nodes", [2, 3])
-def test_the_quickstart(slurm_site: Any, tmp_path: Path, nodes: int) -> None:
+@pytest.mark.parametrize("nodes", [2, 3, 4])
+def test_the_quickstart(site: SlurmSite, tmp_path: Path, nodes: int) -> None:
     run = RunDir(tmp_path / "run")
     corpus = write_corpus(tmp_path)
-    conf = slurm_site.cluster.settings.conf
+    conf = site.cluster.settings.conf
     done = overland(
         "run",
         CONFIG,
         f"run_dir={run.path}",
         f"launcher.nodes={nodes}",
         f"parallel.data={nodes}",
-        f"launcher.slurm.url={slurm_site.url}",
-        f"launcher.slurm.token_file={slurm_site.token_file}",
+        f"launcher.slurm.url={site.url}",
+        f"launcher.slurm.token_file={site.token_file}",
         f"launcher.slurm.scontrol=[env, SLURM_CONF={conf}, scontrol]",
         "launcher.slurm.network_interface=lo",
         "launcher.slurm.poll_interval_s=0.5",
@@ -74,8 +86,8 @@ def test_the_quickstart(slurm_site: Any, tmp_path: Path, nodes: int) -> None:
     for attempt in (first, second):
         record = attempt.record()
         assert record is not None
-        assert len(set(record.nodes) & set(slurm_site.nodes)) == nodes
+        assert len(set(record.nodes) & set(site.nodes)) == nodes
     assert {row["step"] for row in summary["evaluations"]} == {20, 40}
-    jobs = jobs_by_partition(slurm_site, run)
+    jobs = jobs_by_partition(site, run)
     assert jobs.pop("main") >= {"train"}
     assert jobs == {"low": {"infer"}, "cpu": {"export", "score"}}
