@@ -202,6 +202,8 @@ def _check_evaluate(config: RunConfig) -> Iterator[str]:
     for folder in evaluate.task_dirs:
         if not folder.is_dir():
             yield f"evaluate.task_dirs: {folder} is no folder: give folders of lm-eval YAML tasks"
+    if evaluate.nodes > 1 and config.launcher.kind != "slurm":
+        yield f"evaluate.nodes is {evaluate.nodes}, for a cluster: set launcher.kind=slurm, or leave it 1"
     if evaluate.enabled:
         yield from check_regressions(evaluate.regressions)
 

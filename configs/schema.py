@@ -206,6 +206,8 @@ class EvaluateConfig(Section):
     """Of several such GPUs, one worker on each; in place of `cuda_device`."""
     workers: PositiveInt = 1
     """Processes that answer at the same time, each with the model, where the CPU does it."""
+    nodes: PositiveInt = 1
+    """Of a cluster: at most so many answer at the same time, those that are free when it begins."""
     cpu_threads: PositiveInt = 1
     """Compute threads of such a worker; another number may change the last bits of answers."""
     stage_mib_per_s: PositiveFloat | None = None

@@ -1,4 +1,4 @@
-"""`overland chaos`: whether training survives what can happen to its processes."""
+"""`overland chaos`: whether training, or evaluation, survives what can happen to its processes."""
 
 from __future__ import annotations
 
@@ -50,6 +50,10 @@ def chaos(
             help="Cause every kind of failure instead, and check verdict, action and what follows.",
         ),
     ] = False,
+    evaluation: Annotated[
+        bool,
+        typer.Option("--evaluation", help="Kill processes of evaluations of a tiny model instead."),
+    ] = False,
     classes: Annotated[
         str | None,
         typer.Option(help="With --failures: only these classes or failures, like KeyError,Hang."),
@@ -67,10 +71,16 @@ def chaos(
         raise InputError("--trial is of no use with --failures: name the failure with --classes")
     if failures and launcher is not Where.LOCAL:
         raise InputError("--failures are caused by the local launcher only")
+    if evaluation and (failures or launcher is not Where.LOCAL):
+        raise InputError(
+            "--evaluation is struck on this machine: give neither --failures nor --launcher"
+        )
     if cluster is not None and launcher is not Where.SLURM:
         raise InputError("--cluster needs --launcher slurm")
     with exit_on_sigterm():  # So that the trial under way is ended too: its job would train on.
-        if failures:
+        if evaluation:
+            report = _evaluation(runs, seed, trial, folder, json)
+        elif failures:
             report = _failures(classes, seed, folder, json)
         else:
             with _site(launcher, cluster) as site:
@@ -111,6 +121,18 @@ def _strikes(
 
     report = run_chaos(trials=runs, seed=seed, only=trial, folder=folder, say=_say, site=site)
     print_chaos(report, json=json)
+    return report
+
+
+def _evaluation(
+    runs: int, seed: int, trial: int | None, folder: Path | None, json: bool
+) -> dict[str, Any]:
+    from flows.chaos.evaluation import run_evaluation_chaos
+    from flows.show.chaos_evaluation import print_evaluation_chaos
+
+    only = None if trial is None else [trial]
+    report = run_evaluation_chaos(trials=runs, seed=seed, only=only, folder=folder, say=_say)
+    print_evaluation_chaos(report, json=json)
     return report
 
 

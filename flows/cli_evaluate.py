@@ -14,9 +14,10 @@ from rich.text import Text
 
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, ConfigError, InputError
 from configs.files import resolved
+from configs.load import load_config
 from configs.records import EvaluationScores
 from configs.rundir import EvaluationDir, RunDir
-from configs.schema import EvaluateConfig
+from configs.schema import EvaluateConfig, LauncherConfig
 from flows.cli_options import Json
 from tasks.evaluate.folder import (
     begin,
@@ -64,6 +65,14 @@ def evaluate(
     gpus: Annotated[str, typer.Option(metavar="all|none|0,1", help="A worker on each.")] = "all",
     workers: Annotated[int, typer.Option(help="Worker processes, without GPUs.")] = 1,
     threads: Annotated[int, typer.Option(help="Compute threads of such a worker.")] = 1,
+    launcher: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="CONFIG",
+            help=_OF_MODEL + "jobs as this config's `launcher` says, on Slurm too. [default: here]",
+        ),
+    ] = None,
+    nodes: Annotated[int, typer.Option(help="Of a cluster: at most so many infer.")] = 1,
     scorers: Annotated[int, typer.Option(help="Tasks that are scored at the same time.")] = 1,
     stage_mib_per_s: Annotated[
         float | None, typer.Option(help="Read the model no faster than this.")
@@ -82,10 +91,10 @@ def evaluate(
     """Evaluate the checkpoints of a run that have no scores yet, or any model."""
     target = resolved(target)
     if not is_model(target) and not is_evaluation(target):
-        if tasks or task_dir or out or resume:
+        if tasks or task_dir or out or resume or launcher:
             raise InputError(
-                f"{target} is no model's folder: --tasks, --task-dir, --out and --resume are for one "
-                "(a run's tasks are in its config, and it always goes on)"
+                f"{target} is no model's folder: --tasks, --task-dir, --out, --launcher and --resume "
+                "are for one (a run's tasks are in its config, and it always goes on)"
             )
         _evaluate_run(target, step, again=again, json=json)
         return
@@ -93,6 +102,7 @@ def evaluate(
         raise InputError(f"--step is for a run, and {target} is a model or its evaluation")
     folder = target if is_evaluation(target) else out or Path("evaluations") / target.name
     folder = resolved(folder)
+    where = load_config(launcher, []).launcher if launcher is not None else None
     if resume or again:
         if tasks or task_dir:
             raise InputError("--resume and --rescore take the tasks that the evaluation has")
@@ -111,15 +121,23 @@ def evaluate(
             "batch_size": batch_size,
             "backend": backend,
             "dtype": dtype,
-            "cuda_devices": _gpus(gpus),
+            "cuda_devices": _gpus(gpus, where),
             "workers": workers,
+            "nodes": nodes,
             "cpu_threads": threads,
             "scorers": scorers,
             "stage_mib_per_s": stage_mib_per_s,
         }
-        evaluation = begin(folder, target, _checked(values))
+        if nodes > 1 and (where is None or where.kind != "slurm"):
+            raise InputError("--nodes is for a cluster: give a config for it with --launcher")
+        evaluation = begin(folder, target, _checked(values), where)
     if again:
         scores = rescore(evaluation, [str(folder)], _say)
+    elif (where := where or subject_of(folder).launcher) is not None:
+        # Prefect is imported only where jobs are submitted.
+        from tasks.evaluate.task import evaluate_on
+
+        scores = evaluate_on(where, evaluation, _say)
     else:
         scores = evaluate_folder(evaluation, _say)
     _report(scores, folder, json=json)
@@ -161,7 +179,9 @@ def _evaluation(folder: Path) -> EvaluationDir:
     return EvaluationDir(folder, step=0)
 
 
-def _gpus(text: str) -> list[int]:
+def _gpus(text: str, launcher: LauncherConfig | None) -> list[int]:
+    if text == "all" and launcher is not None and launcher.kind == "slurm":
+        return list(range(launcher.slurm.gpus_per_node))
     if text == "all":
         return visible_gpus()
     if text == "none":

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,7 +19,9 @@ from configs.schema import RunConfig
 from flows.cancellation import end_evaluations
 from flows.locks import is_training
 from flows.session import config_of, open_run, tracked
+from infra.interrupt import held_off
 from tasks.evaluate.task import (
+    Ahead,
     EvaluationCancelled,
     evaluate_checkpoint,
     leave_out,
@@ -48,9 +51,12 @@ def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
         scored: dict[int, bool] = {}
         with tracked(run, config):
             watch_scores(config)
-            for step in steps or _turns(config, run):
-                scored[step] = evaluate_checkpoint(config, step) is not None
-                watch_scores(config)
+            turns = iter(steps) if steps else _turns(config, run)
+            with _ahead(config, lambda: next(turns, None)) as ahead:
+                while (step := ahead.take() or next(turns, None)) is not None:
+                    scores = evaluate_checkpoint(config, step, meanwhile=ahead.beside(step))
+                    scored[step] = scores is not None
+                    watch_scores(config)
         remove_unneeded_checkpoints(config)
         return scored
 
@@ -70,21 +76,37 @@ def evaluate_as_committed(config: RunConfig, following: Following) -> None:
     """Score each checkpoint soon after its commit, as `evaluate.order` says, until training is over."""
     run = RunDir(config.resolved_run_dir())
     tried: set[Tried] = set()
+    over = following.training_over
+
+    def choose() -> int | None:
+        return _next(config, run, tried, training_over=over.is_set())
+
     watch_scores(config)
-    while not following.stop.is_set():
-        over = following.training_over.is_set()
-        step = _next(config, run, tried, training_over=over)
-        if step is not None:
-            try:
-                evaluate_checkpoint(config, step, following.stop)
-            except EvaluationCancelled:
-                get_run_logger().warning("evaluation of step %d was cancelled", step)
-            watch_scores(config)
-            remove_unneeded_checkpoints(config)
-        elif over:
-            return
-        else:
-            following.training_over.wait(LOOK_INTERVAL_S)
+    with _ahead(config, choose) as ahead:
+        while not following.stop.is_set():
+            was_over = over.is_set()
+            if (step := ahead.take() or choose()) is not None:
+                try:
+                    evaluate_checkpoint(config, step, following.stop, ahead.beside(step))
+                except EvaluationCancelled:
+                    get_run_logger().warning("evaluation of step %d was cancelled", step)
+                watch_scores(config)
+                remove_unneeded_checkpoints(config)
+            elif was_over:
+                return
+            else:
+                over.wait(LOOK_INTERVAL_S)
+
+
+@contextmanager
+def _ahead(config: RunConfig, choose: Callable[[], int | None]) -> Iterator[Ahead]:
+    """What begins the next checkpoint while one is at its end; what nobody will wait for ends with it."""
+    ahead = Ahead(config, choose, get_run_logger().warning)
+    try:
+        yield ahead
+    finally:
+        with held_off():
+            ahead.close()
 
 
 def _turns(config: RunConfig, run: RunDir) -> Iterator[int]:

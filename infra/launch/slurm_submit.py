@@ -213,8 +213,9 @@ class Submitter:
             environment=_environment(spec),
             nodes=spec.nodes,
             cpus_per_node=cpus,
+            # Evaluation, of low priority, says itself how many it needs, or none.
             gpus_per_node=spec.gpus_per_node
-            or (site.gpus_per_node if spec.distributed or spec.each_node else 0),
+            or (site.gpus_per_node if spec.distributed or (spec.each_node and not low) else 0),
             gpu_type=site.gpu_type,
             memory_per_node_mib=None if gib is None else math.ceil(gib * 1024),
             # A spec's own limit, to the second, is its nodes' business.

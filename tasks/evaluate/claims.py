@@ -3,17 +3,19 @@
     claims/SHARD.0, SHARD.1, ...   the first claim, and those after its holder died without an answer
     claims/beats/NODE-PID          touched by its process as long as it lives
 
-A claim is linked into place with its holder's name in it, so it is whole or absent. A holder on this
-node is looked up by its process; one on another node is dead when it has not touched its file for a
-minute by the file system's own clock. Claims of the dead are passed over by a new one.
+A claim is linked into place with its holder's name in it, so it is whole or absent. A holder that this
+kernel knows is looked up by its process; one on another node is dead when it has not touched its file
+for a minute by the file system's own clock. Claims of the dead are passed over by a new one.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import uuid
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +27,8 @@ BEAT_S = 5.0
 _SILENCE_S = 60.0
 _DEATHS = 3
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_SPACE = Path("/proc/self/ns/pid")
+_CLAIM = re.compile(r"(?P<shard>[^.].*)\.(?P<number>\d+)")
 
 
 @dataclass(frozen=True)
@@ -38,16 +42,28 @@ class Holder:
     """When the process began, in the kernel's ticks: a number is given to another process later."""
     crew: str
     """Who started it: the deaths that one crew sees on a shard are counted."""
+    worker: str = ""
+    """What it is called in the plan."""
+    pid_space: str = ""
+    """In which process numbers mean the same: a container has its own."""
 
     @property
     def name(self) -> str:
         return f"{self.node}-{self.pid}-{self.started}"
 
 
-def this_process(crew: str) -> Holder:
+def this_process(crew: str, worker: str = "") -> Holder:
     """The process that asks."""
     pid = os.getpid()
-    return Holder(node_name(), _boot(), pid, _started(pid) or "", crew)
+    return Holder(node_name(), _boot(), pid, _started(pid) or "", crew, worker, _pid_space())
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of somebody who is alive."""
+
+    holder: Holder
+    made_at: float
 
 
 class Claims:
@@ -61,9 +77,13 @@ class Claims:
         self._beat = self._beats / holder.name
         self._beat.touch()
 
-    def keep_alive(self) -> None:
-        """Touch this process's file from now on, from a thread of its own."""
-        threading.Thread(target=self._keep_touching, name="claims", daemon=True).start()
+    def keep_alive(self) -> threading.Event:
+        """Touch this process's file from now on, from a thread of its own, until the event is set."""
+        end = threading.Event()
+        threading.Thread(
+            target=self._keep_touching, args=(end,), name="claims", daemon=True
+        ).start()
+        return end
 
     def take(self, shard: str) -> bool:
         """Claim the shard; False when somebody alive has it.
@@ -76,7 +96,7 @@ class Claims:
             if self._make(path):
                 return True
             holder = _read(path)
-            if holder is not None and self._is_alive(holder):
+            if holder is not None and self.is_alive(holder):
                 return False
             deaths += holder is not None and holder.crew == self._holder.crew
             if deaths >= _DEATHS:
@@ -98,18 +118,38 @@ class Claims:
             temporary.unlink()
         return True
 
-    def _is_alive(self, holder: Holder) -> bool:
-        if holder.node == self._holder.node:
-            return holder.boot == self._holder.boot and _started(holder.pid) == holder.started
+    def live(self, shards: Collection[str]) -> dict[str, Claim]:
+        """Those of the shards that somebody alive has claimed."""
+        last: dict[str, int] = {}
+        with os.scandir(self._folder) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            match = _CLAIM.fullmatch(name)
+            if match is not None and match["shard"] in shards:
+                last[match["shard"]] = max(last.get(match["shard"], 0), int(match["number"]))
+        found = {}
+        for shard, number in last.items():
+            claim = self._folder / f"{shard}.{number}"
+            holder = _read(claim)
+            if holder is not None and self.is_alive(holder):
+                found[shard] = Claim(holder, claim.stat().st_mtime)
+        return found
+
+    def is_alive(self, holder: Holder) -> bool:
+        """Whether the process lives, as far as can be known from here."""
+        mine = self._holder
+        if (holder.boot, holder.pid_space) == (mine.boot, mine.pid_space):
+            return _started(holder.pid) == holder.started
+        if holder.node == mine.node and holder.boot != mine.boot:
+            return False  # the node was started anew
         with suppress(FileNotFoundError):
             self._beat.touch()
             silent_s = self._beat.stat().st_mtime - (self._beats / holder.name).stat().st_mtime
             return silent_s < _SILENCE_S
         return False
 
-    def _keep_touching(self) -> None:
-        pause = threading.Event()
-        while not pause.wait(BEAT_S):
+    def _keep_touching(self, end: threading.Event) -> None:
+        while not end.wait(BEAT_S):
             with suppress(OSError):  # a new plan removes the folder
                 self._beat.touch()
 
@@ -126,6 +166,12 @@ def _started(pid: int) -> str | None:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return None if fields[0] in "ZX" else fields[19]
     return None
+
+
+def _pid_space() -> str:
+    with suppress(OSError):
+        return str(_PID_SPACE.readlink())
+    return ""
 
 
 def _boot() -> str:

@@ -12,21 +12,25 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
+from contextlib import ExitStack
 from types import TracebackType
 
 from configs.errors import EvaluationError
 from configs.rundir import EvaluationDir
 from configs.schema import EvaluateConfig
 from tasks.evaluate.claims import this_process
+from tasks.evaluate.foreman import Foreman
 from tasks.evaluate.model_folder import model_identity
-from tasks.evaluate.plan import devices_of, worker_names
+from tasks.evaluate.plan import EvaluationPlan, devices_of, name_on_node, worker_names
 from tasks.evaluate.responses import Pending
 from tasks.evaluate.staging import Staged
 from tasks.evaluate.times import Done, error_path, record
 
 _LOOK_S = 0.05
 _LEAVE_S = 2.0
+_SURVEY_S = 2.0
+"""How often it is looked whether workers have come or gone, here and elsewhere."""
 _STAGING_TRIES = 3
 _USELESS_DEATHS = 5
 """Of each worker without a shard done between them: then something is wrong with all."""
@@ -38,7 +42,9 @@ class Crew:
     def __init__(self, evaluation: EvaluationDir, config: EvaluateConfig) -> None:
         self._evaluation = evaluation
         self._config = config
-        self._id = this_process("").name
+        self._me = this_process("")
+        self._foreman: Foreman | None = None
+        self._presence = ExitStack()
         self._precursor: subprocess.Popen[str] | None = None
         self._workers: dict[str, subprocess.Popen[str]] = {}
         self._model_dir: str | None = None
@@ -58,20 +64,25 @@ class Crew:
         for process in self._workers.values():
             process.kill()
             process.communicate()
+        self._presence.close()
         if self._precursor is not None:
             self._precursor.communicate()  # its input ends: it removes the copy, and ends
 
-    def go(self) -> None:
-        """Wait for the model, then send the workers to work: the plan is made."""
+    def go(self, plan: EvaluationPlan) -> None:
+        """Wait for the model, then send the workers to work on the plan."""
         staged = self._stage()
         done = Done(
             kind="stage",
             name=staged.place,
-            worker=f"crew-{self._id}",
+            worker=f"crew-{self._me.name}",
             started_at=staged.started_at,
             ended_at=staged.ended_at,
         )
         record(self._evaluation, done)
+        self._foreman = Foreman(self._evaluation, plan, self._config, self._me)
+        names = [name_on_node(name) for name in self._workers]
+        self._presence.enter_context(self._foreman.present(names))
+        self._foreman.look()
         for process in self._workers.values():
             self._send_go(process)
 
@@ -93,29 +104,47 @@ class Crew:
 
     def attend(self, pending: Pending) -> None:
         """Wait until no shard is pending; workers and precursors that are killed meanwhile are replaced."""
-        useless, last = 0, -1
+        useless, last, next_look = 0, -1, time.monotonic() + _SURVEY_S
         while pending:
             ended = {name: p for name, p in self._workers.items() if p.poll() is not None}
+            killed = {name: p for name, p in ended.items() if p.returncode < 0}
             for name, process in ended.items():
                 if process.returncode > 0:
                     raise EvaluationError(self._what_it_said(name))
-                if process.returncode < 0:
-                    _say(f"worker {name} was ended by signal {-process.returncode}")
-                    count = pending.count()
-                    useless, last = (useless + 1 if count == last else 1), count
+            for name, process in killed.items():
+                _say(f"worker {name} was ended by signal {-process.returncode}")
+                count = pending.count()
+                useless, last = (useless + 1 if count == last else 1), count
             if useless > _USELESS_DEATHS * len(self._workers):
                 raise EvaluationError(
                     "workers are killed again and again before they have answered anything: see the "
                     "job's log; it may be the node's memory"
                 )
-            if self._precursor is not None and self._precursor.poll() is not None:
-                _say("the precursor was ended; another one holds the model now")
-                self._precursor.communicate()
-                self._precursor = None
-                self._stage()
-            self._replace(ended)
+            self._keep_staged()
+            for name in killed:
+                self._restart(name)
+            if killed or time.monotonic() >= next_look:
+                self._follow_plan(killed)
+                next_look = time.monotonic() + _SURVEY_S
             time.sleep(_LOOK_S)
         self._let_workers_leave()
+
+    def _keep_staged(self) -> None:
+        """The model stays here while it is used."""
+        if self._precursor is not None and self._precursor.poll() is not None:
+            _say("the precursor was ended; another one holds the model now")
+            self._precursor.communicate()
+            self._precursor = None
+            self._stage()
+
+    def _follow_plan(self, killed: Collection[str]) -> None:
+        """Have the rest planned anew where that is due, and start workers that had left but are to do
+        some of it."""
+        assert self._foreman is not None
+        wanted = self._foreman.look([name_on_node(name) for name in killed])
+        for name, process in self._workers.items():
+            if process.poll() == 0 and name_on_node(name) in wanted:
+                self._restart(name)
 
     def _let_workers_leave(self) -> None:
         """They have nothing to do any more; one that only now loads the model is not waited for."""
@@ -123,16 +152,10 @@ class Crew:
         while time.monotonic() < deadline and any(p.poll() is None for p in self._workers.values()):
             time.sleep(_LOOK_S)
 
-    def _replace(self, ended: Mapping[str, subprocess.Popen[str]]) -> None:
-        """Start those anew that were killed; when all have ended, one for what others have left."""
-        killed = [name for name, process in ended.items() if process.returncode < 0]
-        if not killed and len(ended) == len(self._workers):
-            killed = list(ended)[:1]
-            time.sleep(1.0)  # other nodes may be at the last shards
-        for name in killed:
-            self._workers[name].communicate()
-            self._workers[name] = self._start_worker(name)
-            self._send_go(self._workers[name])
+    def _restart(self, name: str) -> None:
+        self._workers[name].communicate()
+        self._workers[name] = self._start_worker(name)
+        self._send_go(self._workers[name])
 
     def _what_it_said(self, name: str) -> str:
         try:
@@ -153,7 +176,7 @@ class Crew:
         if not devices:
             threads = str(self._config.cpu_threads)
             environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
-        argv = ["worker", str(self._evaluation.path), name, self._id, self._config.backend]
+        argv = ["worker", str(self._evaluation.path), name, self._me.name, self._config.backend]
         return _start(argv, environment, answers=False)
 
     def _send_go(self, worker: subprocess.Popen[str]) -> None:

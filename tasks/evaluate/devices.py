@@ -1,14 +1,19 @@
-"""What this node has to run a model: GPUs and packages. Imports none of them."""
+"""What this node has to run a model: GPUs and packages, and whose turn it is there. Imports none of them."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from configs.errors import ConfigError
+from configs.files import file_lock
 
+SLOTS_VARIABLE = "OVERLAND_EVALUATION_SLOTS"
+"""A folder of locks: of several evaluations on this machine, one at a time has a device."""
 _DRIVER_FOLDER = Path("/proc/driver/nvidia/gpus")
 
 
@@ -40,3 +45,14 @@ def check_backend(name: str) -> None:
         raise ConfigError(
             f"evaluate.backend: {name} needs the package {package}, which is not installed here"
         )
+
+
+@contextmanager
+def slot(worker: str) -> Iterator[None]:
+    """The worker's device, when no worker of another evaluation has its model there any more."""
+    folder = os.environ.get(SLOTS_VARIABLE)
+    if not folder:
+        yield
+        return
+    with file_lock(Path(folder) / f"{worker}.lock"):
+        yield

@@ -1,11 +1,11 @@
-"""Evaluates any Hugging Face folder on this machine: the coordinator of an evaluation without a run.
+"""Evaluates any Hugging Face folder: the coordinator of an evaluation without a run.
 
     DIR/evaluation.json            which model
     DIR/model                      a link to it
     DIR/config.json, plan.json, responses/, scores/, scores.json, ...    as of a checkpoint's evaluation
     DIR/infer.log, score.log       what the processes said
 
-Needs neither Prefect nor a launcher. What is there is done: the same call again goes on where it was
+On this machine it needs neither Prefect nor a launcher. What is there is done: the same call again goes on where it was
 ended, and another one for the same folder reuses what fits.
 """
 
@@ -24,7 +24,7 @@ from configs.errors import ConfigError, EvaluationError, RunDirectoryError
 from configs.files import file_lock, write_text
 from configs.records import EvaluationScores, Record
 from configs.rundir import EvaluationDir, read_record, write_record
-from configs.schema import EvaluateConfig
+from configs.schema import EvaluateConfig, LauncherConfig
 from tasks.evaluate.catalog import build_catalog
 from tasks.evaluate.command import LEASH_VARIABLE
 from tasks.evaluate.devices import check_backend, visible_gpus
@@ -37,6 +37,7 @@ __all__ = [
     "Subject",
     "begin",
     "evaluate_folder",
+    "evaluated",
     "is_evaluation",
     "is_model",
     "rescore",
@@ -52,9 +53,11 @@ Say = Callable[[str], None]
 
 
 class Subject(Record):
-    """evaluation.json: what is evaluated in this folder."""
+    """evaluation.json: what is evaluated in this folder, and where."""
 
     model: str
+    launcher: LauncherConfig | None = None
+    """None: on the machine where the command runs."""
 
 
 def is_evaluation(folder: Path) -> bool:
@@ -75,7 +78,9 @@ def subject_of(folder: Path) -> Subject:
     return subject
 
 
-def begin(folder: Path, model: Path, config: EvaluateConfig) -> EvaluationDir:
+def begin(
+    folder: Path, model: Path, config: EvaluateConfig, launcher: LauncherConfig | None = None
+) -> EvaluationDir:
     """Make the folder an evaluation of this model, after everything that can be known was checked."""
     check_model(model)
     check_tasks(config)
@@ -100,24 +105,37 @@ def begin(folder: Path, model: Path, config: EvaluateConfig) -> EvaluationDir:
         if not evaluation.model_dir.is_symlink():
             evaluation.model_dir.symlink_to(model)
         write_text(evaluation.config_path, config.model_dump_json(indent=2) + "\n")
-        write_record(folder / "evaluation.json", Subject(model=str(model)))
+        subject = Subject(model=str(model), launcher=launcher)
+        write_record(folder / "evaluation.json", subject)
     return evaluation
 
 
 def evaluate_folder(evaluation: EvaluationDir, say: Say) -> EvaluationScores:
-    """Infer and score what is not done yet; returns all scores."""
+    """Infer and score what is not done yet, on this machine; returns all scores."""
+
+    def run(look: Callable[[], None]) -> None:
+        try:
+            with _processes(evaluation, {"infer": [], "score": ["--follow"]}) as processes:
+                _wait(evaluation, processes, look)
+        finally:
+            for place in (SHARED_MEMORY, Path(tempfile.gettempdir())):
+                clear_unused(place)
+
+    return evaluated(evaluation, say, run)
+
+
+def evaluated(
+    evaluation: EvaluationDir, say: Say, run: Callable[[Callable[[], None]], None]
+) -> EvaluationScores:
+    """All scores, after `run` has made what is missing; it calls what it is given now and then, which
+    says how far it is."""
     check_model(evaluation.model_dir)
     with _held(evaluation):
         if (scores := _finished(evaluation)) is not None:
             say("everything is done already")
             return scores
         evaluation.scores_path.unlink(missing_ok=True)
-        try:
-            with _processes(evaluation, {"infer": [], "score": ["--follow"]}) as processes:
-                _wait(evaluation, processes, say)
-        finally:
-            for place in (SHARED_MEMORY, Path(tempfile.gettempdir())):
-                clear_unused(place)
+        run(_Progress(evaluation, say).look)
     return _scores(evaluation)
 
 
@@ -130,7 +148,7 @@ def rescore(evaluation: EvaluationDir, arguments: list[str], say: Say) -> Evalua
         _held(evaluation),
         _processes(evaluation, {"score": ["--anew"]}, arguments) as processes,
     ):
-        _wait(evaluation, processes, say)
+        _wait(evaluation, processes, _Progress(evaluation, say).look)
     return _scores(evaluation)
 
 
@@ -186,16 +204,17 @@ def _processes(
 
 
 def _wait(
-    evaluation: EvaluationDir, processes: dict[str, subprocess.Popen[bytes]], say: Say
+    evaluation: EvaluationDir,
+    processes: dict[str, subprocess.Popen[bytes]],
+    look: Callable[[], None],
 ) -> None:
     """Wait until all processes are done; EvaluationError with the words of the first that fails."""
-    progress = _Progress(evaluation, say)
     while running := [name for name, process in processes.items() if process.poll() is None]:
         for name, process in processes.items():
             # What a failed scorer says can wait until the model has answered everything.
             if process.poll() and (name == "infer" or "infer" not in running):
                 raise EvaluationError(_last_words(evaluation, name))
-        progress.look()
+        look()
         time.sleep(_LOOK_S)
     for name, process in processes.items():
         if process.returncode:

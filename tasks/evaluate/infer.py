@@ -6,7 +6,7 @@
 Reads, in `evaluations/step_N/`, `config.json`, `model/` and, when it is there and still fits them,
 `plan.json`; else it makes the plan, while the workers start and the model is staged. Workers leave
 `responses/SHARD.jsonl`, a shard at a time. Shards that are done are not run again. The same command on
-further nodes helps with what is left.
+further nodes helps with what is left, which is planned anew for all.
 """
 
 from __future__ import annotations
@@ -51,13 +51,23 @@ def infer(evaluation: EvaluationDir, heldout_dir: Path) -> None:
         plan = ensure_plan(config, evaluation, heldout_dir)
         pending = Pending(evaluation, _shards(plan))
         if pending:
-            crew.go()
+            crew.go(plan)
             crew.attend(pending)
         else:
             _say("all shards are done")
     for leftover in evaluation.responses_dir.glob(".*.tmp"):
         leftover.unlink()  # of a worker that was killed while it wrote
     _finish(evaluation, plan, started_at)
+
+
+def is_inferred(evaluation: EvaluationDir) -> bool:
+    """Whether all responses are there that the evaluation's config asks for, of the model that is there."""
+    known = read_record(evaluation.inferred_path, Inferred)
+    if known is None or not evaluation.config_path.is_file():
+        return False
+    plan = current_plan(config_of(evaluation), evaluation)
+    is_of_plan = plan is not None and known.plan_sha256 == plan.sha256()
+    return is_of_plan and plan is not None and not Pending(evaluation, _shards(plan))
 
 
 def ensure_plan(

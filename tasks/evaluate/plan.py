@@ -11,12 +11,14 @@ from pathlib import Path
 
 from configs.errors import ConfigError, EvaluationError
 from configs.files import sha256_of_json
+from configs.node import node_name
 from configs.records import Record
 from configs.rundir import EvaluationDir, read_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import build_catalog
 from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.render import check_entry
+from tasks.evaluate.schedule_types import Worker
 
 # What decides when and where an evaluation runs, not what it asks or how the model answers.
 _SCHEDULING_KEYS = {
@@ -26,6 +28,7 @@ _SCHEDULING_KEYS = {
     "most_waiting",
     "regressions",
     "timeout_s",
+    "nodes",
     "stage_mib_per_s",
     "scorers",
     "code_timeout_s",
@@ -189,6 +192,21 @@ def worker_names(config: EvaluateConfig) -> list[str]:
     if devices:
         return [f"gpu{device}" for device in devices]
     return [f"cpu{number}" for number in range(config.workers)]
+
+
+def planned_workers(config: EvaluateConfig) -> dict[str, Worker]:
+    """What the first plan calls them -> who they are: this node's, and one for each that may come."""
+    mine, node = worker_names(config), node_name()
+    found = {name: Worker(name_on_node(name), node) for name in mine}
+    for number in range(2, config.nodes + 1):
+        others = [f"{name}@{number}" for name in mine]  # their nodes are not known yet
+        found |= {name: Worker(name, "") for name in others}
+    return found
+
+
+def name_on_node(worker: str) -> str:
+    """The name of this node's worker among those of all nodes."""
+    return f"{node_name()}-{worker}"
 
 
 def config_of(evaluation: EvaluationDir) -> EvaluateConfig:

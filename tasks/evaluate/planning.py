@@ -29,6 +29,7 @@ from tasks.evaluate.enumeration import (
 )
 from tasks.evaluate.forecast import forecast_for
 from tasks.evaluate.harness import LM_EVAL_VERSION, Instance
+from tasks.evaluate.live_plan import first_live_plan, live_plan_path
 from tasks.evaluate.manifest import (
     documents_path,
     requests_path,
@@ -44,7 +45,7 @@ from tasks.evaluate.plan import (
     TaskPlan,
     devices_of,
     inputs_sha256,
-    worker_names,
+    planned_workers,
 )
 from tasks.evaluate.render import check_entry, heldout_file, render
 from tasks.evaluate.responses import shard_path, unused_dir
@@ -102,9 +103,9 @@ def make_plan(
             offsets.append(write_requests(requests_path(evaluation, task.file), rows[-1].rows))
             tasks.append(task)
     forecast = forecast_for(evaluation, answering, evaluation.path / "priors.db")
-    done = _done(evaluation, rows)
+    done, workers = _done(evaluation, rows), planned_workers(config)
     remaining = [(r, list(d)) for r, d in zip(rows, done, strict=True)]
-    cuts = cut(remaining, worker_names(config), config.scorers, forecast)
+    cuts = cut(remaining, list(workers), config.scorers, forecast)
     shards = [
         _shards(r, d, [c for c in cuts.shards if c.task == r.task], o)
         for r, d, o in zip(rows, done, offsets, strict=True)
@@ -130,7 +131,8 @@ def make_plan(
     )
     if cuts.schedule is not None:
         evaluation.inferred_path.unlink(missing_ok=True)
-        write_record(evaluation.path / "schedule.json", cuts.schedule)
+        live = first_live_plan(plan, cuts.schedule, workers)
+        write_record(live_plan_path(evaluation), live)
     if not keep_responses:
         _put_aside_others(evaluation, plan)
     write_record(evaluation.plan_path, plan)

@@ -9,7 +9,9 @@ means that the shard is done. JSON keeps floats exact; whatever the model wrote 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,14 @@ def unused_dir(evaluation: EvaluationDir) -> Path:
 def is_done(evaluation: EvaluationDir, shard: ShardPlan) -> bool:
     """Whether the shard's responses are there."""
     return shard_path(evaluation, shard.name).is_file()
+
+
+def shards_done(evaluation: EvaluationDir) -> set[str]:
+    """Names of all shards whose responses are there."""
+    with suppress(FileNotFoundError), os.scandir(evaluation.responses_dir) as entries:
+        names = [entry.name for entry in entries]
+        return {name.removesuffix(".jsonl") for name in names if name.endswith(".jsonl")}
+    return set()
 
 
 class Pending:

@@ -3,9 +3,8 @@
     python -m tasks.evaluate.worker EVALUATION_DIR NAME CREW BACKEND
 
 It imports what it needs, then waits on standard input for one line of JSON (which model, which plan):
-staging and planning go on meanwhile. It takes its own shards in the plan's order, then the last ones
-of whoever has most left. It ends when nobody alive is without a shard, and with the crew that holds
-the other end of its standard input.
+staging and planning go on meanwhile. It takes shards as :mod:`tasks.evaluate.turns` says, and ends when
+none is left to begin, and with the crew that holds the other end of its standard input.
 """
 
 from __future__ import annotations
@@ -16,32 +15,32 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, EvaluationError
 from configs.files import write_text
-from configs.node import node_name
 from configs.rundir import EvaluationDir
 from tasks.evaluate.backends import ask, import_backend, load_model
 from tasks.evaluate.claims import Claims, this_process
+from tasks.evaluate.devices import slot
 from tasks.evaluate.enumeration import one_line
 from tasks.evaluate.manifest import read_requests, requests_path
-from tasks.evaluate.plan import EvaluationPlan, ShardPlan, TaskPlan, read_plan
+from tasks.evaluate.plan import EvaluationPlan, ShardPlan, TaskPlan, name_on_node, read_plan
 from tasks.evaluate.responses import is_done, shard_path, write_shard
 from tasks.evaluate.times import Done, error_path, record
+from tasks.evaluate.turns import Turns
 
 
 def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> None:
     """Answer shards until none is left to take."""
     plan = read_plan(evaluation)
-    slot, name = name, f"{node_name()}-{name}"  # two nodes have workers of the same names
-    claims = Claims(evaluation.claims_dir, this_process(crew))
+    name = name_on_node(name)
+    claims = Claims(evaluation.claims_dir, this_process(crew, name))
     claims.keep_alive()
     model, time_s = load_and_record(evaluation, model_dir, plan, worker=name)
     _say(f"{name}: model loaded in {time_s:.1f} s")
-    for task, shard in in_turn(plan, slot):
+    for task, shard in Turns(evaluation, plan, name):
         # Done may have become true between a look and the claim: look again when it is ours.
         if is_done(evaluation, shard) or not claims.take(shard.name) or is_done(evaluation, shard):
             continue
@@ -82,30 +81,6 @@ def answer_shard(
     return len(responses), done.time_s
 
 
-def in_turn(plan: EvaluationPlan, worker: str) -> Iterator[tuple[TaskPlan, ShardPlan]]:
-    """The shards that are to be done: the worker's own and nobody's first, then the others' last ones."""
-    by_name = {shard.name: (task, shard) for task, shard in plan.shards()}
-    ordered = dict.fromkeys([*plan.order, *by_name])  # also those that were done when it was made
-    own: list[str] = []
-    others: dict[str, list[str]] = {}
-    left_s: dict[str, float] = {}
-    for name in ordered:
-        shard = by_name[name][1]
-        if shard.worker in ("", worker):
-            own.append(name)
-        else:
-            others.setdefault(shard.worker, []).append(name)
-            left_s[shard.worker] = left_s.get(shard.worker, 0.0) + shard.expected_s
-    yield from (by_name[name] for name in own)
-    while left_s:
-        slowest = max(left_s, key=lambda owner: left_s[owner])
-        task, shard = by_name[others[slowest].pop()]
-        left_s[slowest] -= shard.expected_s
-        if not others[slowest]:
-            del left_s[slowest]
-        yield task, shard
-
-
 def _main(evaluation_dir: Path, name: str, crew: str, backend: str) -> int:
     evaluation = EvaluationDir(evaluation_dir, step=0)
     try:
@@ -114,7 +89,8 @@ def _main(evaluation_dir: Path, name: str, crew: str, backend: str) -> int:
         if not go:
             return EXIT_OK  # the crew has ended before there was anything to do
         threading.Thread(target=_end_with_crew, daemon=True).start()
-        work(evaluation, name, crew, Path(json.loads(go)["model_dir"]))
+        with slot(name_on_node(name)):
+            work(evaluation, name, crew, Path(json.loads(go)["model_dir"]))
     except Exception as error:
         if not isinstance(error, EvaluationError) or error.__cause__ is not None:
             traceback.print_exc()

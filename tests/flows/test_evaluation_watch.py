@@ -6,7 +6,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,10 @@ def follow(config: RunConfig, monkeypatch: pytest.MonkeyPatch, *, over: bool = T
     if over:
         following.training_over.set()
 
-    def evaluate_checkpoint(config: RunConfig, step: int, stop: threading.Event) -> None:
+    def evaluate_checkpoint(
+        config: RunConfig, step: int, stop: threading.Event, meanwhile: Callable[[], None]
+    ) -> None:
+        del meanwhile
         tried.append(step)
         score(run, step)
         if not over and not due_steps(config, run, training_over=False):

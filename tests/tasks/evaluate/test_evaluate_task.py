@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
+from evaluation_setup import write_heldout
 from prefect.logging import disable_run_logger
 
 from configs.files import write_text
@@ -15,12 +18,10 @@ from configs.rundir import COMMIT_MARKER_NAME, EvaluationDir, RunDir, write_reco
 from configs.schema import RunConfig
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
 from infra.launch.local import LocalLauncher
-from tasks.evaluate.task import (
-    _free_job_dir,
-    _gave_way,
-    cancel_evaluations,
-    evaluate_checkpoint,
-)
+from tasks.evaluate.devices import SLOTS_VARIABLE
+from tasks.evaluate.task import Ahead, cancel_evaluations, evaluate_checkpoint
+from tasks.evaluate.task_jobs import Work, free_job_dir, gave_way, run_stages, work_on
+from tasks.evaluate.times import read_times
 
 
 @pytest.fixture
@@ -108,10 +109,10 @@ def test_a_folder_in_which_a_submission_was_cut_off_is_used_again(
     launcher = LocalLauncher()
     first, second = (evaluation.job_dir(f"infer-{number}") for number in (1, 2))
     first.mkdir(parents=True)
-    assert _free_job_dir(launcher, evaluation, "infer") == first
+    assert free_job_dir(launcher, evaluation, "infer") == first
     argv = (sys.executable, "-c", "")
     launcher.submit(JobSpec(key=str(first), name="test", argv=argv, job_dir=first))
-    assert _free_job_dir(launcher, evaluation, "infer") == second
+    assert free_job_dir(launcher, evaluation, "infer") == second
 
 
 def test_evaluation_jobs_whose_flow_run_is_cancelled_are_ended(
@@ -140,12 +141,14 @@ class _Cluster:
     def __init__(self, *ends: JobState) -> None:
         self.ends = list(ends)
         self.states: dict[Path, JobState] = {}
+        self.specs: list[JobSpec] = []
 
     def find(self, job_dir: Path) -> JobHandle | None:
         return JobHandle("", "1", job_dir, 0.0) if job_dir in self.states else None
 
     def submit(self, spec: JobSpec) -> JobHandle:
         self.states[spec.job_dir] = self.ends.pop(0)
+        self.specs.append(spec)
         return JobHandle(spec.key, "1", spec.job_dir, 0.0)
 
     def poll(self, handle: JobHandle) -> JobStatus:
@@ -197,4 +200,84 @@ def test_scoring_that_has_waited_for_inference_too_long_is_submitted_again(
     stage: str, state: JobState, started_at: float, again: bool
 ) -> None:
     status = JobStatus(state, started_at=started_at, ended_at=started_at + 7200.0)
-    assert _gave_way(stage, status, inferred_at=9000.0, limit_s=3600.0) is again
+    assert gave_way(stage, status, inferred_at=9000.0, limit_s=3600.0) is again
+
+
+def on_cluster(
+    run_dir: Path, cluster: _Cluster, launcher: dict[str, object], **evaluate: object
+) -> Work:
+    values = {"run_dir": run_dir, "launcher": launcher, "evaluate": evaluate}
+    return work_on(RunConfig.model_validate(values), 5, cluster, lambda _: None)
+
+
+def test_on_slurm_inference_takes_the_nodes_that_are_free_and_scoring_starts_after_it(
+    tmp_path: Path,
+) -> None:
+    cluster = _Cluster(JobState.COMPLETED, JobState.COMPLETED)
+    work = on_cluster(tmp_path, cluster, {"kind": "slurm"}, nodes=4, cuda_devices=[0, 1], scorers=3)
+    run_stages(work, ["infer", "score"], threading.Event())
+    infer, score = cluster.specs
+    assert (infer.nodes, infer.more_nodes, infer.each_node) == (1, 3, True)
+    assert (infer.gpus_per_node, infer.processes_per_node, infer.dependency) == (2, 2, None)
+    assert (score.nodes, score.more_nodes, score.each_node) == (1, 0, False)
+    assert (score.gpus_per_node, score.processes_per_node, score.cpu_only) == (0, 3, True)
+    assert score.dependency == "after:1"
+
+
+def test_on_one_machine_both_start_at_once(tmp_path: Path) -> None:
+    cluster = _Cluster(JobState.COMPLETED, JobState.COMPLETED)
+    run_stages(
+        on_cluster(tmp_path, cluster, {"kind": "local"}), ["infer", "score"], threading.Event()
+    )
+    infer, score = cluster.specs
+    assert infer.environment[SLOTS_VARIABLE] == score.environment[SLOTS_VARIABLE]
+    assert score.dependency is None
+
+
+@pytest.mark.slow
+def test_the_next_checkpoint_is_begun_at_the_end_of_the_one_before(
+    run: RunDir, tiny_model: Path
+) -> None:
+    """Its workers load it when their devices are free; its own turn finds the job."""
+    write_heldout(run.heldout_dir, count=600)
+    settings = {"workers": 2, "bootstrap_iterations": 0}
+    config = RunConfig.model_validate({"run_dir": run.path, "evaluate": settings})
+    first, second = (run.evaluation(step) for step in (5, 10))
+    for evaluation in (first, second):
+        shutil.copytree(tiny_model, evaluation.model_dir)
+        write_record(
+            evaluation.export_path, ExportRecord(checkpoint="", started_at=1.0, ended_at=2.0)
+        )
+    steps = iter([10])
+    ahead = Ahead(config, lambda: next(steps, None), pytest.fail)
+    with disable_run_logger():
+        scores = evaluate_checkpoint.fn(config, 5, None, ahead.beside(5))
+        begun = LocalLauncher().find(second.job_dir("infer-1"))
+        assert scores is not None
+        assert begun is not None and begun.submitted_at < scores.ended_at
+        assert ahead.take() == 10
+        assert evaluate_checkpoint.fn(config, 10) is not None
+    ahead.close()
+    assert LocalLauncher().find(second.job_dir("infer-2")) is None
+    by_worker: dict[str, float] = {}
+    for time_of in read_times(first):
+        if time_of.kind == "shard":
+            by_worker[time_of.worker] = max(by_worker.get(time_of.worker, 0.0), time_of.ended_at)
+    loads = [t for t in read_times(second) if t.kind == "load"]
+    assert loads
+    assert all(load.started_at >= by_worker.get(load.worker, 0.0) for load in loads)
+
+
+def test_what_was_begun_and_has_no_turn_any_more_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = _Cluster(JobState.RUNNING)
+    cancelled: list[Path] = []
+    monkeypatch.setattr(cluster, "cancel", lambda handle, **_: cancelled.append(handle.job_dir))
+    monkeypatch.setattr("tasks.evaluate.task_ahead.make_launcher", lambda _: cluster)
+    monkeypatch.setattr(Ahead, "_is_near_its_end", lambda _: True)
+    ahead = Ahead(RunConfig(run_dir=tmp_path), lambda: 10, pytest.fail)
+    ahead.beside(5)()
+    assert [spec.job_dir.name for spec in cluster.specs] == ["export-1"]
+    ahead.close()
+    assert [job_dir.name for job_dir in cancelled] == ["export-1"]
