@@ -30,6 +30,11 @@ BACKGROUND: dict[str, Any] = {
     "memory": "on",
     "wait_for_commit": False,
 }
+KILLED_UNSAVED = [
+    {"kind": "full_disk", "step": 3},
+    {"kind": "kill", "step": 5, "rank": 1},
+]
+"""Step 3 is in memory when the job dies, and not on storage."""
 SLOW_RANKS = [
     {"kind": "slow", "step": 1, "steps": STEPS, "delay_s": 0.7, "rank": 0, "attempt": 1},
 ]
@@ -84,10 +89,8 @@ def test_a_crash_restarts_from_memory_bit_for_bit(
     new_run: NewRun, layout: dict[str, Any], undisturbed: JobResult
 ) -> None:
     run = new_run()
-    fault = {"kind": "kill", "step": 5, "rank": 1}
-    # Storage is never reached: the writers take seconds to start.
     killed = run_training_job(
-        run, 1, {"parallel": layout, "checkpoint": BACKGROUND, "faults": [fault]}
+        run, 1, {"parallel": layout, "checkpoint": BACKGROUND, "faults": KILLED_UNSAVED}
     )
     assert killed.exit_code != 0
     assert run.committed_checkpoints() == []
@@ -101,8 +104,8 @@ def test_a_crash_restarts_from_memory_bit_for_bit(
 
 
 def test_a_snapshot_that_one_rank_has_lost_is_not_used(new_run: NewRun) -> None:
-    run, fault = new_run(), {"kind": "kill", "step": 5, "rank": 1}
-    killed = run_training_job(run, 1, {"checkpoint": BACKGROUND, "faults": [fault]})
+    run = new_run()
+    killed = run_training_job(run, 1, {"checkpoint": BACKGROUND, "faults": KILLED_UNSAVED})
     assert killed.exit_code != 0
     for header in rank_folder(run.path, 1).glob("*.json"):
         header.unlink()
