@@ -22,6 +22,7 @@ from tasks.diagnose.secret_shapes import (
     ASSIGNMENTS,
     LONE_ASSIGNMENT,
     PRIVATE_KEY_BLOCK,
+    PROSE,
     QUERY_VALUES,
     URL_CREDENTIALS,
     VENDOR_KEYS,
@@ -40,6 +41,16 @@ none null nil true false yes no on off empty unset undefined str string int requ
 for and
 """
 _NOT_SECRET = frozenset(_NOT_SECRETS.split())
+_SAID_OF_SECRETS = """
+a an the not no never too only also still already being now correct incorrect wrong right invalid valid required
+missing empty unset set given expired needed used unused stored shared read sent requested accepted rejected refused
+denied weak short long strong blank absent available unavailable unknown wanted hidden masked redacted encrypted hashed
+disabled enabled optional mandatory deprecated default changed unchanged reset protected different same ok okay
+falsch richtig leer nicht kein ungültig gültig abgelaufen erforderlich nötig zu incorrecte invalide requis vide
+incorrecta inválida requerida vacía
+"""
+"""Words that follow `the password is`, in place of one."""
+_SAID_OF_SECRET = _NOT_SECRET | frozenset(_SAID_OF_SECRETS.split())
 _LEAST_RANDOM_BITS = 4.2
 _LEAST_BITS_OF_KEY_LINE = 4.6
 """Paths, which hold slashes too, have fewer."""
@@ -100,6 +111,7 @@ def _patterns() -> tuple[list[tuple[Pattern, _Replace]], PatternSet]:
         (QUERY_VALUES, _after_keep("<secret>")),
         *((shape, lambda match: "<key>") for shape in VENDOR_KEYS),
         *((shape, _value) for shape in ASSIGNMENTS),
+        (PROSE, _said_value),
         (LONE_ASSIGNMENT, _random_value),
         (_EMAIL, lambda match: "<email>"),
         (_HOME, _after_keep("<user>")),
@@ -125,6 +137,12 @@ def _value(match: Match) -> str:
     return (
         f"{match['keep']}{quote}<secret>{quote}" if not _is_placeholder(secret) else str(match[0])
     )
+
+
+def _said_value(match: Match) -> str:
+    """What prose says a password is, but for a word about it."""
+    word = match["secret"].strip("\"'").rstrip(".!?:").lower()
+    return str(match[0]) if word in _SAID_OF_SECRET else _value(match)
 
 
 def _random_value(match: Match) -> str:

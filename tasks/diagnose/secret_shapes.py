@@ -60,7 +60,7 @@ VENDOR_KEYS: tuple[str, ...] = (
 )
 
 _TELLING_NAME = (
-    r"(?:pass(?:word|wd|phrase|code)|pwd|secret|api[_-]?key|apikey|access[_-]?key(?:[_-]?id)?|account[_-]?key|"
+    r"(?:pass(?:word|wd|phrase|code|wort)|kennwort|wachtwoord|mot[ _-]de[ _-]passe|contrase(?:ñ|n)a|senha|pwd|secret|api[_-]?key|apikey|access[_-]?key(?:[_-]?id)?|account[_-]?key|"
     r"private[_-]?key|signing[_-]?key|encryption[_-]?key|shared[_-]?key|client[_-]?secret|credentials?|"
     r"auth[_-]?token|access[_-]?token|refresh[_-]?token|bearer[_-]?token|session[_-]?token|id[_-]?token|"
     r"security[_-]?token|personal[_-]?token|service[_-]?token|bot[_-]?token|deploy[_-]?token|hub[_-]?token|"
@@ -68,6 +68,8 @@ _TELLING_NAME = (
     r"mlflow[\w]*)[_-](?:hub[_-])?token|sas[_-]?token|webhook)"
 )
 _VALUE = r"(?P<secret>\"[^\"]+(?:\"|$)|'[^']+(?:'|$)|[^\s,;\"'&<>)\]}]+)"
+
+_IN_PROSE = r"(?:is|was|ist|war|lautet|est|es)"
 
 ASSIGNMENTS: tuple[str, ...] = (
     # NAME=value, "name": "value", name: value, 'x_password' => 'value'
@@ -83,6 +85,13 @@ ASSIGNMENTS: tuple[str, ...] = (
     r"(?P<keep>\bcurl\b[^\r\n]*\s(?:-u|--user)\s?)" + _VALUE,
     r"(?i)(?P<keep>\bwandb(?::)? login\s(?:--\S+\s)*)(?P<secret>[\w-]{20,})",
 )
+
+PROSE = (
+    r"(?i)(?P<keep>\b(?:pass(?:word|wd|phrase|code|wort)|kennwort|wachtwoord|mot de passe|contrase(?:ñ|n)a|senha|"
+    r"api[ _-]?key|secret(?: key)?)(?: (?:for|of|für|de|para) (?:user |the )?[^\s:]{1,60})?"
+    rf"(?:(?: now)? {_IN_PROSE}(?: now)?\s?:?\s|\s?:\s?))" + _VALUE
+)
+"""`the password for jane is hunter2`: what follows may be a word about it, too."""
 
 LONE_ASSIGNMENT = r"(?i)(?P<keep>\btoken[\"']?\s?[=:]\s?[\"']?)(?P<secret>[\w.~+/=-]{12,})"
 """`token:` alone is mostly a piece of text to a language model: only what looks random is a secret."""

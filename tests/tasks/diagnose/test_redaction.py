@@ -73,6 +73,15 @@ IN_PLACE = [
     ("FileNotFoundError: '/home/{}/data/train.bin'", "jdoe42"),
     (r"C:\Users\{}\data", "jdoe42"),
     ("Connect to {}<29500> failed", "8.8.4.4"),
+    ("the password is {}, keep it", "hunter2"),
+    ("Your new password is: {}", "swordfish"),
+    ("password for user jane was {}", "hunter2"),
+    ("the API key is {}.", BODY),
+    ("Passwort: {}", "hunter2"),
+    ("Das Passwort lautet {}", "geheim7"),
+    ("Kennwort={}", "geheim7"),
+    ("mot de passe : {}", "azerty12"),
+    ("contraseña: {}", "clave99"),
 ]
 
 
@@ -139,6 +148,10 @@ def _rank_first(text: str) -> tuple[int | None, str, str]:
         "password: None, api_key: null, secret=***",
         "huggingface/tokenizers: The current process just got forked",
         "assert token == expected_token",
+        "the password is incorrect",
+        "FATAL: password is required: none was given",
+        "ERROR: the secret is not set, the api key is invalid.",
+        "Das Passwort ist falsch",
         "PermissionError: [Errno 13] Permission denied: '/shared/ckpt/run7/latest'",
     ],
 )
