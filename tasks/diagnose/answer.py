@@ -18,21 +18,24 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from configs.diagnose_schema import DiagnoseConfig
 from configs.errors import ConfigError, InputError
-from configs.records import ActionKind, Verdict
+from configs.records import ActionKind, AttemptRecord, Verdict
 from configs.rundir import AttemptDir
 from tasks.diagnose.classes import Category
-from tasks.diagnose.compress import compress
+from tasks.diagnose.compress import Compressor, compress
+from tasks.diagnose.compressed import Compressed
 from tasks.diagnose.confirmed import confirm, remember
 from tasks.diagnose.diagnose import diagnose_attempt, diagnose_scan
 from tasks.diagnose.failure_agent import is_unsure
-from tasks.diagnose.fast import scan_files, size_bytes
 from tasks.diagnose.inputs import LogInput, find_inputs
-from tasks.diagnose.language import Model
+from tasks.diagnose.learned_rules import learned_rules
 from tasks.diagnose.logs import attempt_log_files
+from tasks.diagnose.model_protocol import Model
 from tasks.diagnose.recognised import Fingerprint, as_confirmed, fingerprint_of
-from tasks.diagnose.sources import STDIN, Source, source_of
-from tasks.diagnose.unsure import look_further
-from tasks.diagnose.verdicts import MAX_EVIDENCE
+from tasks.diagnose.rules import Rule
+from tasks.diagnose.scan_files import reads_alone, scan_files, size_bytes
+from tasks.diagnose.second_look import look_further
+from tasks.diagnose.sources import STDIN, Source, is_binary, source_of
+from tasks.diagnose.verdicts import with_notes
 
 _MAX_COMPRESSED_BYTES = 64 << 20
 _ID_DIGITS = 10
@@ -128,24 +131,18 @@ def _of_files(
     log: LogInput, sources: Sequence[Source], settings: DiagnoseConfig, model: Model | None
 ) -> Diagnosis:
     store = settings.resolved_store()
-    try:
-        verdict = diagnose_scan(scan_files(sources, learned=store))
-    except ConfigError as error:  # a file that somebody has edited
-        verdict = diagnose_scan(scan_files(sources))
-        left_out = [*verdict.evidence[: MAX_EVIDENCE - 1], f"learned rules are left out: {error}"]
-        verdict = verdict.model_copy(update={"evidence": left_out})
-    counted = _counted(sources)
+    if len(sources) == 1 and sources[0].path is not None and is_binary(sources[0].path):
+        raise InputError(f"{log.name} is a binary file, no log: give the text that the job printed")
+    learned, notes = _learned_in(store)
+    compressor = Compressor() if reads_alone(sources) else None
+    scan = scan_files(sources, learned=learned, compressor=compressor)
+    verdict = with_notes(diagnose_scan(scan), notes)
+    compressed = compress(_first(sources)) if compressor is None else compressor.result()
+    counted = _counted(compressed, sources, lines=scan.lines_read)
     confirmed = as_confirmed(verdict, counted.fingerprint, store, unsure=is_unsure(verdict))
-    if confirmed is None:
-        verdict = look_further(
-            verdict,
-            sources,
-            store=store,
-            neighbours=settings.neighbours,
-            embedding_model=settings.embedding_model,
-            model=model,
-            max_prompt_chars=settings.max_prompt_chars,
-        )
+    if confirmed is None and is_unsure(verdict):
+        whole = compressed if len(compressed.sources) == len(sources) else compress(sources)
+        verdict = look_further(verdict, whole, settings, model)
     return _diagnosis(log.name, confirmed or verdict, counted)
 
 
@@ -153,14 +150,34 @@ def _of_attempt(name: str, attempt: AttemptDir, settings: DiagnoseConfig) -> Dia
     record = attempt.record()
     if record is None:
         raise InputError(f"{name} has no attempt.json")
-    verdict = attempt.verdict() or diagnose_attempt(attempt, record)
+    store = settings.resolved_store()
+    verdict = _verdict_on(attempt, record, store)
     if verdict.root_cause_file is not None:
         file = str(attempt.path / verdict.root_cause_file)
         verdict = verdict.model_copy(update={"root_cause_file": file})
     sources = [source_of(path) for path in attempt_log_files(attempt.path)]
-    found = _counted(sources)
-    confirmed = as_confirmed(verdict, found.fingerprint, settings.resolved_store(), unsure=False)
+    compressed = compress(_first(sources))
+    found = _counted(compressed, sources)
+    confirmed = as_confirmed(verdict, found.fingerprint, store, unsure=False)
     return _diagnosis(name, confirmed or verdict, found)
+
+
+def _verdict_on(attempt: AttemptDir, record: AttemptRecord, store: Path) -> Verdict:
+    """The verdict on record, which the run went by; of an unknown failure, what rules make of it now."""
+    recorded = attempt.verdict()
+    if recorded is not None and recorded.failure_class != "Unknown":
+        return recorded
+    learned, notes = _learned_in(store)
+    verdict = with_notes(diagnose_attempt(attempt, record, learned), notes)
+    return recorded if recorded is not None and verdict.failure_class == "Unknown" else verdict
+
+
+def _learned_in(store: Path) -> tuple[list[Rule], list[str]]:
+    """The learned rules of a folder; none, and why, when somebody has edited them."""
+    try:
+        return learned_rules(store), []
+    except ConfigError as error:
+        return [], [f"learned rules are left out: {error}"]
 
 
 @dataclass(frozen=True)
@@ -173,19 +190,29 @@ class _Counted:
     files: int
 
 
-def _counted(sources: Sequence[Source]) -> _Counted:
-    """Lines of the logs, and those that compression keeps; of very large ones the first files stand for all."""
-    counted = list(sources)
-    while len(counted) > 1 and size_bytes(counted) > _MAX_COMPRESSED_BYTES:
-        counted = counted[: len(counted) // 2]
-    compressed = compress(counted)
-    share = size_bytes(sources) / max(1, size_bytes(counted))
+def _counted(
+    compressed: Compressed, sources: Sequence[Source], lines: int | None = None
+) -> _Counted:
+    """Lines of the logs, and those that compression keeps. Where it has seen the first files alone, those
+    stand for all; `lines`: as a scan of all has counted them.
+
+    To compress 1 GB takes longer than a verdict on it, which needs none of that.
+    """
+    share = size_bytes(sources) / max(1, size_bytes(compressed.sources))
     return _Counted(
-        round(compressed.lines * share),
+        round(compressed.lines * share) if lines is None else lines,
         round(compressed.kept_lines * share),
         fingerprint_of(compressed),
         len(sources),
     )
+
+
+def _first(sources: Sequence[Source]) -> Sequence[Source]:
+    """As many of the first files as are compressed beside a verdict."""
+    first = sources
+    while len(first) > 1 and size_bytes(first) > _MAX_COMPRESSED_BYTES:
+        first = first[: len(first) // 2]
+    return first
 
 
 def _standard_input() -> BinaryIO:

@@ -7,21 +7,16 @@ seen.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import re
-import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol, cast
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from configs.errors import InputError
+from tasks.diagnose.packed import DAMAGED, Readable
 
 BLOCK_BYTES = 1 << 18
 MAX_PIECE_BYTES = 1 << 14
@@ -29,25 +24,12 @@ MAX_PIECE_BYTES = 1 << 14
 _TAIL_BYTES = MAX_PIECE_BYTES // 4
 _CUT = b" ... "
 
-_GZIP_MAGIC = b"\x1f\x8b"
-_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_XZ_MAGIC = b"\xfd7zXZ\x00"
-_BZIP2_MAGIC = b"BZh"
-_LONGEST_MAGIC = len(_XZ_MAGIC)
-_DAMAGED = (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, lzma.LZMAError)
 # Python's own engine: every repeat is followed by what it cannot hold, so that it is linear here,
 # and RE2's module is slow at replacing in bytes.
 _ANSI = re.compile(rb"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*\x07?|[@-Z\\^_])")
 
 
 REWRITE_TO_NEWLINE = bytes.maketrans(b"\r", b"\n")
-
-
-class Readable(Protocol):
-    """A stream of bytes."""
-
-    def read(self, size: int = -1, /) -> bytes:
-        """At most `size` bytes; none at the end."""
 
 
 @dataclass(frozen=True)
@@ -128,10 +110,18 @@ def _numbers_of_rewrites(ends_line: NDArray[np.bool_], first: int) -> Sequence[i
     return array("q", numbers.tobytes())
 
 
-def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """All blocks of a stream, each of about that size."""
+def read_blocks(
+    stream: Readable,
+    block_bytes: int = BLOCK_BYTES,
+    on_cut_off: Callable[[], None] = lambda: None,
+) -> Iterator[Block]:
+    """All blocks of a stream, each of about that size.
+
+    A packed one may end in the middle, when its writer was killed: what there is counts, and
+    `on_cut_off` is told.
+    """
     splitter = LineSplitter()
-    for data in _read(stream, block_bytes):
+    for data in _read(stream, block_bytes, on_cut_off):
         block = splitter.push(data)
         if block is not None:
             yield block
@@ -140,33 +130,14 @@ def read_blocks(stream: Readable, block_bytes: int = BLOCK_BYTES) -> Iterator[Bl
         yield block
 
 
-def decompressed(file: Readable) -> Readable:
-    """The file's content: what it is packed with is known by its first bytes, pipes included."""
-    head = b""
-    while len(head) < _LONGEST_MAGIC and (more := file.read(_LONGEST_MAGIC - len(head))):
-        head += more
-    whole = _Prepended(head, file)
-    if head.startswith(_GZIP_MAGIC):
-        return cast(Readable, gzip.GzipFile(fileobj=cast(BinaryIO, whole), mode="rb"))
-    if head == _XZ_MAGIC:
-        return _AsItComes(lzma.LZMAFile(cast(BinaryIO, whole)))
-    if head.startswith(_BZIP2_MAGIC) and head[3:4].isdigit():
-        return _AsItComes(bz2.BZ2File(cast(BinaryIO, whole)))
-    if head.startswith(_ZSTD_MAGIC):
-        reader = zstandard.ZstdDecompressor().stream_reader(
-            cast(BinaryIO, whole), read_across_frames=True
-        )
-        return cast(Readable, reader)
-    return whole
-
-
-def _read(stream: Readable, block_bytes: int) -> Iterator[bytes]:
+def _read(stream: Readable, block_bytes: int, on_cut_off: Callable[[], None]) -> Iterator[bytes]:
     while True:
         try:
             data = stream.read(block_bytes)
         except EOFError:
-            return  # a compressed log whose writer was killed: what there is counts
-        except _DAMAGED as error:
+            on_cut_off()
+            return
+        except DAMAGED as error:
             raise InputError(f"the compressed log is damaged: {error}") from error
         except OSError as error:
             if error.errno is not None:
@@ -176,31 +147,6 @@ def _read(stream: Readable, block_bytes: int) -> Iterator[bytes]:
         if not data:
             return
         yield data
-
-
-class _AsItComes:
-    """What one read of the packed file gives: were it cut off, a longer read would lose that."""
-
-    def __init__(self, file: lzma.LZMAFile | bz2.BZ2File) -> None:
-        self._file = file
-
-    def read(self, size: int = -1, /) -> bytes:
-        return self._file.read1(size)
-
-
-class _Prepended:
-    """A stream whose first bytes have been read already."""
-
-    def __init__(self, head: bytes, rest: Readable) -> None:
-        self._head = head
-        self._rest = rest
-
-    def read(self, size: int = -1, /) -> bytes:
-        if self._head:
-            taken = len(self._head) if size < 0 else size
-            head, self._head = self._head[:taken], self._head[taken:]
-            return head if size >= 0 else head + self._rest.read()
-        return self._rest.read(size)
 
 
 def without_middle(piece: bytes) -> bytes:

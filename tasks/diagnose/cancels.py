@@ -39,6 +39,6 @@ def _cancel_came_first(scan: Scan) -> bool:
     effects = [f for f in scan.findings if f.role == "effect" and not scan.survived(f)]
     if not effects or effects[0].method not in CANCELLED:
         return False
-    first, failed = effects[0].line, scan.failed_exit()
+    first, failed = effects[0].line, scan.survival.failed_exit()
     in_one_file = all(f.line.file == first.file for f in effects)
     return in_one_file and (failed is None or failed.number > first.number)

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from pathlib import Path
 
+from tasks.diagnose.block_pieces import Pieces, positions
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.cause_words import cause_words, is_strong
 from tasks.diagnose.compressed import Compressed, Limits
 from tasks.diagnose.filter_rules import FilterRules, shipped_rules
 from tasks.diagnose.logs import LogLine, make_line, split_prefix
 from tasks.diagnose.loss_watch import LossWatch
-from tasks.diagnose.pieces import Pieces, positions
 from tasks.diagnose.sources import Source, blocks_of, source_of
 from tasks.diagnose.templates import Cache, Template, TemplateTable, mask, quick_mask, shapes
 from tasks.diagnose.verbatim import Position, TracebackFolder, Verbatim, VerbatimStore

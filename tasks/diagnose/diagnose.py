@@ -17,6 +17,7 @@ What none of this explains is Unknown: the verdict quotes what there is and gues
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from configs.events import CheckpointEvent, EndEvent, Event
@@ -41,16 +42,17 @@ from tasks.diagnose.endings import (
     verdict_on_spike,
     verdict_on_success,
 )
-from tasks.diagnose.fast import scan_files
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.learned_verdict import with_learned_rules
 from tasks.diagnose.logs import LogLine, attempt_log_files
 from tasks.diagnose.place import TIMEOUTS, node_of, one_host, rank_of, stuck_ranks
+from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan import Scan
+from tasks.diagnose.scan_files import scan_files
 from tasks.diagnose.sources import source_of
 from tasks.diagnose.stacks import verdict_on_hang
 from tasks.diagnose.torchrun import RankFailure, signal_name
-from tasks.diagnose.verdicts import make_verdict
+from tasks.diagnose.verdicts import make_verdict, with_notes
 
 _CLASS_OF_STATE = {
     "TIMEOUT": "SlurmTimeLimit",
@@ -70,11 +72,11 @@ _LINES_UNTIL_EFFECTS = 20
 
 
 def diagnose_attempt(
-    attempt: AttemptDir, record: AttemptRecord, learned: Path | None = None
+    attempt: AttemptDir, record: AttemptRecord, learned: Sequence[Rule] = ()
 ) -> Verdict:
     """Why an ended attempt ended. Works with any of its files missing.
 
-    `learned`: the folder of rules that were learned from failures.
+    `learned`: rules that were learned from failures.
     """
     if record.outcome == "completed":
         return make_verdict("NoFailure", method="launcher", confidence=1.0)
@@ -91,7 +93,7 @@ def diagnose_attempt(
     if verdict is not None and verdict.method in OF_A_LOST_PEER:
         verdict = verdict_on_last_word(attempt.path, scan) or verdict
     verdict = with_learned_rules(verdict or verdict_on_nothing(scan), scan, failed=True)
-    return _on_only_node(verdict, record)
+    return with_notes(_on_only_node(verdict, record), scan.notes)
 
 
 def diagnose_files(paths: list[Path]) -> Verdict:
@@ -109,7 +111,7 @@ def diagnose_scan(scan: Scan) -> Verdict:
         or _from_asides(scan)
         or verdict_on_nothing(scan)
     )
-    return with_learned_rules(verdict, scan, failed=False)
+    return with_notes(with_learned_rules(verdict, scan, failed=False), scan.notes)
 
 
 def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
@@ -244,9 +246,11 @@ def _from_job_signal(record: AttemptRecord) -> Verdict | None:
 
 def _from_asides(scan: Scan) -> Verdict | None:
     """An error that its program set aside, when nothing else explains a job that a launcher saw fail."""
-    if scan.failed_exit() is None:
+    if scan.survival.failed_exit() is None:
         return _from_withdrawn(scan)
-    raised = [f for f in scan.findings if f.method == "exception" and scan.just_before_the_end(f)]
+    raised = [
+        f for f in scan.findings if f.method == "exception" and scan.survival.just_before_the_end(f)
+    ]
     last = max([*scan.asides, *raised], key=lambda f: f.order, default=None)
     if last is None:
         return None

@@ -20,7 +20,7 @@ def verdict_on_success(scan: Scan) -> Verdict | None:
     though processes may crash as they leave.
     """
     ended_well, completed = scan.progress.success(), scan.progress.completed
-    failed = scan.failed_exit() is not None
+    failed = scan.survival.failed_exit() is not None
     if ended_well is not None and (completed is not None or not failed):
         return make_verdict("NoFailure", method="log", confidence=0.95, evidence=[ended_well])
     if completed is None or scan.fatal("decisive") or scan.fatal("cause"):
@@ -50,7 +50,7 @@ def verdict_on_capture(scan: Scan) -> Verdict | None:
 def _verdict_on_silent_end(scan: Scan) -> Verdict | None:
     """No error, no end, and only monitors wrote for long."""
     silent = scan.progress.silent_end()
-    if silent is None or scan.suspicious is not None or scan.failed_exit() is not None:
+    if silent is None or scan.suspicious is not None or scan.survival.failed_exit() is not None:
         return None
     line, silence_s = silent
     return hang(scan, f"training did nothing in the last {silence_s:.0f} s of its log", line)

@@ -9,6 +9,7 @@ only when it is harmless to follow, and its confidence stays low.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,10 +17,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from configs.errors import ConfigError, LanguageModelError
 from configs.records import ActionKind, Verdict
 from tasks.diagnose.classes import CLASSES, RESTARTS, Category
-from tasks.diagnose.language import Model
 from tasks.diagnose.learned_rules import RuleBook, checked_pattern, new_rule
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.model_prompts import MEANINGS, Excerpt, failure_messages
+from tasks.diagnose.model_protocol import Model
 from tasks.diagnose.patterns import Pattern, compile_pattern
 from tasks.diagnose.redact import redact
 from tasks.diagnose.retrieval import Neighbour
@@ -72,22 +73,34 @@ def is_unsure(verdict: Verdict) -> bool:
     return verdict.failure_class == "Unknown" or verdict.confidence < UNSURE_BELOW
 
 
+@dataclass(frozen=True)
+class OpenFailure:
+    """A failure that rules and past cases leave open."""
+
+    verdict: Verdict
+    """The rules'."""
+    lines: Sequence[LogLine]
+    """Of the compressed log."""
+    neighbours: Sequence[Neighbour] = ()
+
+
 def ask_about_failure(
     model: Model,
-    lines: Sequence[LogLine],
-    neighbours: Sequence[Neighbour],
-    verdict: Verdict,
+    failure: OpenFailure,
     *,
     book: RuleBook | None = None,
     max_prompt_chars: int = 12_000,
 ) -> Verdict:
-    """The model's verdict on a compressed log, or the given one with the reason. Never raises."""
+    """The model's verdict on a failure, or the rules' with the reason. Never raises.
+
+    `book`: where a rule that it proposes may join.
+    """
     try:
-        return _ask(model, lines, neighbours, verdict, book, max_prompt_chars)
+        return _ask(model, failure, Excerpt(failure.lines, max_prompt_chars), book)
     except (LanguageModelError, _RejectedError) as error:
-        return _unchanged(verdict, str(error))
+        return _unchanged(failure.verdict, str(error))
     except Exception as error:  # a diagnosis must not fail over its last resort
-        return _unchanged(verdict, f"{type(error).__name__} while it was asked: {error}")
+        return _unchanged(failure.verdict, f"{type(error).__name__} while it was asked: {error}")
 
 
 def answer_schema() -> dict[str, Any]:
@@ -95,43 +108,37 @@ def answer_schema() -> dict[str, Any]:
     return _Answer.model_json_schema(by_alias=True)
 
 
-def _ask(
-    model: Model,
-    lines: Sequence[LogLine],
-    neighbours: Sequence[Neighbour],
-    verdict: Verdict,
-    book: RuleBook | None,
-    max_prompt_chars: int,
-) -> Verdict:
-    excerpt = Excerpt(lines, max_prompt_chars)
+def _ask(model: Model, failure: OpenFailure, excerpt: Excerpt, book: RuleBook | None) -> Verdict:
     if not excerpt.lines:
         raise _RejectedError("there is no line to ask about")
-    found = model.complete(failure_messages(excerpt, neighbours), schema=answer_schema())
+    verdict = failure.verdict
+    found = model.complete(failure_messages(excerpt, failure.neighbours), schema=answer_schema())
     answer = _checked(found)
     quoted = _ground(answer, excerpt)
     if answer.failure_class == "Unknown":
         return _unchanged(verdict, "the model does not know either")
-    supported = any(n.case.failure_class == answer.failure_class for n in neighbours)
+    alike = [n for n in failure.neighbours if n.case.failure_class == answer.failure_class]
     evidence: list[str | LogLine] = [
         *quoted[1:3],
         f"by the language model {model.name}, asked because the rules say {verdict.failure_class} "
         f"({verdict.confidence:.2f})",
     ]
     if book is not None and answer.rule is not None:
-        evidence.append(_learn(book, model, answer, answer.rule, excerpt, lines))
+        line = excerpt.find(answer.rule.evidence)
+        evidence.append(_learn(answer, line, failure.lines, book, by=model.name))
     if excerpt.withheld:
         evidence.append(
             f"{len(excerpt.withheld)} lines that address a reader were withheld from it"
         )
-    evidence += [n.quote for n in neighbours if n.case.failure_class == answer.failure_class]
+    evidence += [n.quote for n in alike]
     return make_verdict(
         answer.failure_class,
         method=METHOD,
-        confidence=_SUPPORTED_CONFIDENCE if supported else _ALONE_CONFIDENCE,
+        confidence=_SUPPORTED_CONFIDENCE if alike else _ALONE_CONFIDENCE,
         root=quoted[0],
         rank=verdict.faulty_rank,
         node=verdict.faulty_node,
-        action=_action(answer, verdict, supported),
+        action=_action(answer, verdict, supported=bool(alike)),
         evidence=evidence,
         mitigation=_advice(answer),
     )
@@ -167,7 +174,7 @@ def _ground(answer: _Answer, excerpt: Excerpt) -> list[LogLine]:
     return lines
 
 
-def _action(answer: _Answer, verdict: Verdict, supported: bool) -> ActionKind:
+def _action(answer: _Answer, verdict: Verdict, *, supported: bool) -> ActionKind:
     """The class's action. On a model's word alone no node is excluded and nothing rolled back."""
     action = CLASSES[answer.failure_class].action
     if answer.at_fault == "user" and action in RESTARTS:
@@ -188,29 +195,21 @@ def _advice(answer: _Answer) -> str | None:
 
 
 def _learn(
-    book: RuleBook,
-    model: Model,
-    answer: _Answer,
-    proposed: _ProposedRule,
-    excerpt: Excerpt,
-    lines: Sequence[LogLine],
+    answer: _Answer, line: LogLine | None, lines: Sequence[LogLine], book: RuleBook, *, by: str
 ) -> str:
-    """Try to add the proposed rule; what came of it, as evidence."""
-    line = excerpt.find(proposed.evidence)
-    if line is None:
+    """Try to add the proposed rule, whose evidence is `line` of the log; what came of it, as evidence."""
+    if line is None or answer.rule is None:
         return "its rule was not taken: the rule's evidence does not stand in the log"
     try:
         rule = new_rule(
             failure_class=answer.failure_class,
-            pattern=proposed.pattern,
+            pattern=answer.rule.pattern,
             evidence=redact(line.body),
-            model=model.name,
+            model=by,
             log=line.file,
             known=[known.id for known in book.rules()],
         )
-        problems = _problems_in_log(checked_pattern(proposed.pattern), line, lines) or book.add(
-            rule
-        )
+        problems = _problems_in_log(checked_pattern(rule.pattern), line, lines) or book.add(rule)
     except (ConfigError, OSError) as error:
         problems = [str(error)]
     return f"its rule was not taken: {problems[0]}" if problems else f"learned rule {rule.id}"

@@ -2,45 +2,29 @@
 
 What a line can mean is decided once for each *shape* (the line without its digits), and the shapes of a
 block are got in one pass in C. Reports of steps are counted. What an error was survived by (see
-scan.py) makes it of no account: before a file's last steps, only lines about hosts are looked at. From
+survival.py) makes it of no account: before a file's last steps, only lines about hosts are looked at. From
 there on, all that speaks of a failure or an end is fed to the scan with the lines that follow it, as are
 the first and last lines of each file.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from collections import deque
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import chain, repeat
-from multiprocessing import get_context
-from pathlib import Path
 
+from tasks.diagnose.block_pieces import Pieces
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.exceptions import may_be_traceback
-from tasks.diagnose.learned_rules import learned_rules
-from tasks.diagnose.logs import LogLine, lines_of, make_line
-from tasks.diagnose.merge import merge
-from tasks.diagnose.pieces import Pieces
+from tasks.diagnose.logs import LogLine, make_line
 from tasks.diagnose.progress import is_ending, is_step
-from tasks.diagnose.rules import Rule, default_rules_and
 from tasks.diagnose.scan import Scan
-from tasks.diagnose.sources import Source, blocks_of
+from tasks.diagnose.sources import Source
 from tasks.diagnose.templates import Cache, shapes
 from tasks.diagnose.topology import may_tell_hosts
 
-BLOCK_BYTES = 1 << 20
-_EVERY_LINE_BYTES = 4 << 20
-"""Smaller logs are looked at line by line."""
-_PACKED_SUFFIXES = (".gz", ".zst", ".xz", ".bz2")
-_PACKED_RATIO = 20
-"""Of logs, which repeat themselves."""
-_ONE_PROCESS_BYTES = 128 << 20
-_MAX_PROCESSES = 16
 _CACHE_BYTES = 32 << 20
 _DULL, _STEP, _ALONE, _BEGINS, _PLACE, _ONCE = range(6)
 """Of a shape: nothing, a step's report, a line of its own, one that others follow, one about hosts; and
@@ -48,82 +32,55 @@ one that speaks of a failure in words that no rule knows: its first line is look
 _NEW = 255
 _MATTERS = re.compile(rb"[\x02-\x05]")
 _MATTERS_ALWAYS = re.compile(rb"\x04")
-_STEPS_OF_RANK = 4
-_STEPS = 600
-"""Reports of steps at the end of a file that all errors before them were survived by; of many ranks'."""
 _BEFORE = 2
 _AFTER = {_ALONE: 1, _BEGINS: 6}
 """Lines that are looked at behind a line: in a traceback each frame asks for more."""
-_HEAD_LINES = 16
-_TAIL_LINES_OF_RANK = 32
-_TAIL_LINES = 1000
-"""Of a file that many ranks write: the last report of each is in it."""
 
 
-def scan_files(
-    sources: Sequence[Source],
-    handled_errors: Sequence[str] = (),
-    learned: Path | None = None,
-) -> Scan:
-    """Scan a job's files, large or small, by several processes when there is much to read.
+@dataclass(frozen=True)
+class ScanLimits:
+    """How much of large logs is looked at, and what is held in memory for that."""
 
-    `learned`: the folder of rules that were learned from failures.
-    """
-    size = size_bytes(sources)
-    rules = learned_rules(learned) if learned is not None else []
-    if size < _EVERY_LINE_BYTES:
-        scan = Scan(default_rules_and(rules), handled_errors=list(handled_errors))
-        return scan.read(chain.from_iterable(lines_of(blocks_of(s), s) for s in sources))
-    processes = min(len(os.sched_getaffinity(0)), _MAX_PROCESSES, len(sources))
-    if processes < 2 or size < _ONE_PROCESS_BYTES:
-        return _scan_part(sources, handled_errors, rules)
-    share = -(-len(sources) // processes)
-    parts = [sources[at : at + share] for at in range(0, len(sources), share)]
-    with ProcessPoolExecutor(len(parts) - 1, mp_context=get_context("spawn")) as pool:
-        others = pool.map(_scan_part, parts[1:], repeat(handled_errors), repeat(rules))
-        return merge([_scan_part(parts[0], handled_errors, rules), *others])
+    block_bytes: int = 1 << 20
+    waiting_blocks: int = 32
+    """Of a file, until it is known what in them was survived."""
+    head_lines: int = 16
+    """Of each file, whatever they are; and its last ones."""
+    tail_lines: int = 1000
+    """Where many ranks write: the last report of each is in it."""
+    tail_lines_of_rank: int = 32
+    steps: int = 600
+    """Reports of steps at the end of a file that all errors before them were survived by; of many ranks'."""
+    steps_of_rank: int = 4
 
 
-def size_bytes(sources: Sequence[Source]) -> int:
-    """Of all files, unpacked by a guess; standard input may be anything."""
-    return sum(_size_bytes(s.path) if s.path else _EVERY_LINE_BYTES for s in sources)
-
-
-def _size_bytes(path: Path) -> int:
-    packed = path.suffix.lower() in _PACKED_SUFFIXES
-    return path.stat().st_size * (_PACKED_RATIO if packed else 1)
-
-
-def _scan_part(
-    sources: Sequence[Source], handled_errors: Sequence[str], learned: list[Rule]
-) -> Scan:
-    scan = Scan(default_rules_and(learned), handled_errors=list(handled_errors))
-    FastScan(scan).read(sources)
-    return scan
+def new_kinds() -> Cache:
+    """Room for what shapes mean; one for all scans with the same rules."""
+    return Cache(_CACHE_BYTES)
 
 
 @dataclass
 class FastScan:
-    """Feeds a scan from blocks. One for all files of a job."""
+    """Feeds a scan from the blocks of large files."""
 
     scan: Scan
-    _kinds: Cache = field(default_factory=lambda: Cache(_CACHE_BYTES))
+    limits: ScanLimits = ScanLimits()
+    kinds: Cache = field(default_factory=new_kinds)
 
-    def read(self, sources: Iterable[Source]) -> None:
-        """Read all sources to their end."""
-        for source in sources:
-            self._read(source)
-
-    def _read(self, source: Source) -> None:
-        held = _TAIL_LINES if source.rank is None else _TAIL_LINES_OF_RANK
-        feed = _Feed(self.scan, source, left=_HEAD_LINES)
-        steps = _STEPS if source.rank is None else _STEPS_OF_RANK
+    def read(self, source: Source, blocks: Iterable[Block]) -> None:
+        """Read a source's blocks to their end."""
+        limits, many = self.limits, source.rank is None
+        held = limits.tail_lines if many else limits.tail_lines_of_rank
+        steps = limits.steps if many else limits.steps_of_rank
+        feed = _Feed(self.scan, source, left=limits.head_lines)
         waiting: deque[tuple[Pieces, bytes]] = deque()
-        for block in blocks_of(source, BLOCK_BYTES):
+        for block in blocks:
             waiting.append((Pieces(block), self._kinds_of(block)))
-            while _holds([kinds for _, kinds in waiting][1:], held, steps):
+            outlived = _holds([kinds for _, kinds in waiting][1:], held, steps)
+            while outlived or len(waiting) > limits.waiting_blocks:
                 pieces, kinds = waiting.popleft()
-                feed.lines(pieces, kinds, 0, len(kinds), survived=True)
+                feed.lines(pieces, kinds, 0, len(kinds), survived=outlived)
+                outlived = _holds([kinds for _, kinds in waiting][1:], held, steps)
         last = _last_steps([kinds for _, kinds in waiting], steps)
         left = sum(len(kinds) for _, kinds in waiting)
         for (pieces, kinds), survived in zip(waiting, last, strict=True):
@@ -136,14 +93,14 @@ class FastScan:
 
     def _kinds_of(self, block: Block) -> bytes:
         keys = shapes(block.data)
-        kinds = [self._kinds.get(key, _NEW) for key in keys]
+        kinds = [self.kinds.get(key, _NEW) for key in keys]
         if _NEW in kinds:
             pieces = Pieces(block)
             for at in [at for at, kind in enumerate(kinds) if kind == _NEW]:
-                kind = self._kinds.get(keys[at], _NEW)
+                kind = self.kinds.get(keys[at], _NEW)
                 if kind == _NEW:
                     kind = self._kind_of(pieces[at])
-                    self._kinds.remember(keys[at], _DULL if kind == _ONCE else kind)
+                    self.kinds.remember(keys[at], _DULL if kind == _ONCE else kind)
                     kind = _ALONE if kind == _ONCE else kind
                 kinds[at] = kind
         return bytes(kinds)

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from configs.errors import ConfigError
 from configs.files import write_text
@@ -98,21 +106,22 @@ class JobKind(BaseModel):
 
     framework: str
     """megatron-core, deepspeed, nemo, transformers, torchtitan, lightning, ..."""
-    model: str = ""
+    name: str = Field("", validation_alias=AliasChoices("name", "model"))
+    """Of the run: runs of one model mostly share it. (`model`: as older files have it.)"""
     launcher: str = ""
 
     def is_similar(self, other: JobKind) -> bool:
-        """Whether one's rules serve the other: the same framework, and its model or its launcher."""
+        """Whether one's rules serve the other: the same framework, and its name or its launcher."""
         if _slug(self.framework) != _slug(other.framework):
             return False
-        pairs = ((self.model, other.model), (self.launcher, other.launcher))
+        pairs = ((self.name, other.name), (self.launcher, other.launcher))
         known = [(_slug(a), _slug(b)) for a, b in pairs if a and b]
         return not known or any(a == b for a, b in known)
 
     @property
     def file_name(self) -> str:
         """Of the file with this kind's rules."""
-        parts = (self.framework, self.model or "any", self.launcher or "any")
+        parts = (self.framework, self.name or "any", self.launcher or "any")
         return "--".join(_slug(part) for part in parts) + ".yaml"
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from configs.errors import InputError
 from configs.rundir import AttemptDir, RunDir
 from tasks.diagnose.patterns import compile_pattern
-from tasks.diagnose.sources import STDIN
+from tasks.diagnose.sources import STDIN, is_binary
 
 _PART_OF_A_JOB = compile_pattern(
     r"(?i)(?:^|[^a-z])(?:local_?)?(?:ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|"
@@ -76,7 +76,7 @@ def _of_directory(name: str, path: Path) -> list[LogInput]:
     if not files:
         for closed in (p for p in (path, *path.rglob("*")) if p.is_dir() and not _may_list(p)):
             raise InputError(f"{closed} cannot be read: permission denied")
-        raise InputError(f"{name} holds no log: the directory has no file to read")
+        raise InputError(f"{name} holds no log: the directory has no text file to read")
     stems = {p.name.partition(".")[0] for p in files}
     if len(stems) == 1 or all(_is_part_of_a_job(p, path) for p in files):
         return [LogInput(name, tuple(files))]
@@ -101,8 +101,9 @@ def _attempt_at(path: Path) -> AttemptDir | None:
 
 
 def _may_be_log(path: Path, folder: Path) -> bool:
+    """Whether a file of a folder is read: it is none that data, settings or a core dump lie in."""
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not hidden and not path.name.lower().endswith(_NOT_LOGS)
+    return not hidden and not path.name.lower().endswith(_NOT_LOGS) and not is_binary(path)
 
 
 def _is_part_of_a_job(path: Path, folder: Path) -> bool:

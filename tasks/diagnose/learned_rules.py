@@ -1,7 +1,8 @@
 """Rules that a language model has proposed, each checked before it counts and again when it is loaded.
 
 A pattern joins when RE2 compiles it, it says enough, matches the line that it was proposed for, and
-matches no line of a past failure of another class, nor a routine one (routine.py). Learned rules have
+matches no line of a past failure of another class, none of the regression logs' of another class
+(regression_lines.py), nor a routine one (routine.py). Learned rules have
 the role `learned`: learned_verdict.py holds what they may say. One that a person's confirmation
 contradicts later is not loaded any more.
 """
@@ -22,6 +23,7 @@ from configs.files import file_lock, write_text
 from tasks.diagnose.cases import CONFIRMED_NAME, Case, confirmed_cases, packaged_cases
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.patterns import Pattern, compile_pattern
+from tasks.diagnose.regression_lines import line_of_another_class
 from tasks.diagnose.routine import routine_match
 from tasks.diagnose.rules import Rule
 
@@ -109,6 +111,11 @@ class RuleBook:
         routine = routine_match(pattern)
         if routine is not None:
             problems.append(f"the pattern matches routine lines, like {routine[:120]!r}")
+        other = line_of_another_class(pattern, rule.failure_class)
+        if other is not None:
+            problems.append(
+                f"the pattern matches {other[1][:120]!r} of a log whose class is {other[0]}"
+            )
         return problems
 
     def add(self, rule: LearnedRule) -> list[str]:

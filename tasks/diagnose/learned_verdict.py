@@ -43,7 +43,7 @@ def _other_sign(scan: Scan) -> bool:
     """Whether anything that no learned rule has found speaks of a failure."""
     others = (f for f in scan.findings if f.role != "learned" and not scan.survived(f))
     return (
-        scan.failed_exit() is not None
+        scan.survival.failed_exit() is not None
         or scan.suspicious is not None
         or bool(scan.crashes)
         or next(iter(scan.torchrun.own_deaths()), None) is not None

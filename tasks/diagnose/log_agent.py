@@ -30,10 +30,10 @@ from tasks.diagnose.filter_rules import (
     RuleKind,
     save_learnt_rules,
 )
-from tasks.diagnose.language import Model
 from tasks.diagnose.learned_rules import checked_pattern
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.model_prompts import speaks_to_a_reader
+from tasks.diagnose.model_protocol import Model
 from tasks.diagnose.redact import PrivateKeys, redact
 
 _SEGMENT_LINES = 40

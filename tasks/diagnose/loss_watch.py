@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
-from tasks.diagnose.pieces import Pieces, positions
+from tasks.diagnose.block_pieces import Pieces, positions
 
 _LOSS = re.compile(rb"loss['\"]?[ :=]{1,20}['\"]?([+-]?\d[\d.]*(?:[eE][+-]?\d+)?)")
 _SAMPLES_PER_BLOCK = 24

@@ -35,7 +35,8 @@ def merge(scans: Sequence[Scan]) -> Scan:
         whole.suspicious = whole.suspicious or part.suspicious
         whole.crashes = {**part.crashes, **whole.crashes}
         whole.ranks |= part.ranks
-        whole.failed_exit_seen = whole.failed_exit_seen or part.failed_exit_seen
+        seen = whole.survival.failed_exit_seen or part.survival.failed_exit_seen
+        whole.survival.failed_exit_seen = seen
     return whole
 
 
@@ -45,11 +46,13 @@ def _merge_findings(whole: Scan, part: Scan) -> None:
     def later(findings: Sequence[Finding]) -> list[Finding]:
         return [replace(f, order=f.order + whole.order) for f in findings]
 
-    for stream, by_method in part.found.items():
-        whole.found[stream] = {method: later(found) for method, found in by_method.items()}
+    whole.kept.take_over(part.kept, whole.order)
     whole.asides += later(part.asides)
     whole.withdrawn += later(part.withdrawn)
     whole.streams.update(part.streams)
+    whole.crowded_lines += part.crowded_lines
+    whole.lines_read += part.lines_read
+    whole.cut_off += part.cut_off
     whole.order += part.order
 
 

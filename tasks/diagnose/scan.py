@@ -3,37 +3,29 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from itertools import chain
 
 from tasks.diagnose.classify import finding_of
-from tasks.diagnose.exceptions import Raised, TracebackReader
+from tasks.diagnose.collectives import Collectives
+from tasks.diagnose.exceptions import Raised
 from tasks.diagnose.findings import Finding, Role
-from tasks.diagnose.handled import HandledErrors, says_handled, says_passing
+from tasks.diagnose.handled import says_handled, says_passing
 from tasks.diagnose.json_lines import parts_of
+from tasks.diagnose.kept_findings import KeptFindings
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
 from tasks.diagnose.rules import RuleSet
+from tasks.diagnose.survival import Stream, StreamState, Survival
 from tasks.diagnose.timeline import Timeline
 from tasks.diagnose.topology import Topology
 from tasks.diagnose.torchrun import TorchrunReader
-from tasks.diagnose.waiting import Collectives
 
-_MAX_FINDINGS_PER_SOURCE = 8
-_STEPS_AFTER_SURVIVED = 3
-"""Steps reported after an error, for it to have been survived: ranks train in lockstep."""
-_BUFFERED_REPORTS = 60
-_LINES_AFTER_SURVIVED = 40
-"""Ordinary lines of a rank's own stream after its error, for the same: a dying process says much."""
-_LONG_AFTER_S = 30.0
-"""By clocks of different nodes, which may differ by less."""
+_MAX_STREAMS = 32_768
+_MAX_ASIDES = 8
 _LINES_OF_ANNOUNCEMENT = 2
 _WORDS_OF_ITS_OWN_CHARS = 20
-_NOTICES = ("slurm_time_limit", "slurm_preempted")
-"""Of an end that is near: training goes on until the signal."""
-_NOTICE_S = 600.0
 _PARTING = compile_pattern(r"^\s*(?:wandb:|\|)|NCCL INFO")
 """What libraries print as a process ends: summaries, tables, aborted communicators."""
 _RECENT_LINES = 24
@@ -47,19 +39,6 @@ _FAILED_EXIT = compile_pattern(
 )
 _CRASH = "Fatal Python error: "
 
-Stream = tuple[str, int | None]
-
-
-@dataclass
-class StreamState:
-    """What is known of one rank's lines in one file."""
-
-    reader: TracebackReader = field(default_factory=TracebackReader)
-    handled: HandledErrors = field(default_factory=HandledErrors)
-    steps: int = 0
-    lines: int = 0
-    """Ordinary ones: outside of tracebacks, and nobody's finding."""
-
 
 @dataclass
 class Scan:
@@ -68,6 +47,8 @@ class Scan:
     rules: RuleSet
     handled_errors: list[str] = field(default_factory=list)
     """Texts of errors that training is known to have gone on after."""
+    max_streams: int = _MAX_STREAMS
+    """Ranks that are told apart, over all files; one for each file beyond that."""
     progress: Progress = field(default_factory=Progress)
     topology: Topology = field(default_factory=Topology)
     torchrun: TorchrunReader = field(default_factory=TorchrunReader)
@@ -84,12 +65,20 @@ class Scan:
     withdrawn: list[Finding] = field(default_factory=list)
     """Of those, the ones of tracebacks, by the words behind them."""
     order: int = 0
-    failed_exit_seen: tuple[LogLine, int] | None = None
-    """And the number of steps seen before it."""
     streams: dict[Stream, StreamState] = field(default_factory=dict)
-    found: dict[Stream, dict[str, list[Finding]]] = field(default_factory=dict)
-    """Findings by stream and method."""
     _recent: dict[str, deque[LogLine]] = field(default_factory=dict)
+    crowded_lines: int = 0
+    """Lines of ranks that found no room."""
+    lines_read: int = 0
+    """As `wc -l` counts them, and a last one without newline; looked at or not."""
+    cut_off: list[str] = field(default_factory=list)
+    """Packed files that end in the middle."""
+    survival: Survival = field(init=False)
+    kept: KeptFindings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.survival = Survival(self.streams, self.progress, self.timeline)
+        self.kept = KeptFindings(self.survival)
 
     def read(self, lines: Iterable[LogLine]) -> Scan:
         """Feed all lines."""
@@ -108,23 +97,21 @@ class Scan:
 
     def skip_lines(self, count: int, file: str, rank: int) -> None:
         """Take note of ordinary lines of a rank that nobody looked at."""
-        self.streams.setdefault((file, rank), StreamState()).lines += count
+        self.streams.setdefault((file, rank), StreamState()).lines += count  # the file's own rank
 
     def skip_steps(self, count: int, last: LogLine) -> None:
         """Take note of reports of steps that nothing else stands between; `last` is the last of them."""
         self.order += count
-        stream = self.streams.setdefault((last.file, last.rank), StreamState())
+        last, stream = self._stream_of(last)
         stream.steps += count // max(1, len(self.ranks)) if last.rank in self.ranks else count
         self.progress.skip(count, last)
 
     def _feed(self, line: LogLine) -> None:
         self.order += 1
+        line, stream = self._stream_of(line)
+        key = (line.file, line.rank)
         if line.rank is not None:
             self.ranks.add(line.rank)
-        key = (line.file, line.rank)
-        stream = self.streams.get(key)
-        if stream is None:
-            stream = self.streams[key] = StreamState()
         if line.file not in self._recent:
             self._recent[line.file] = deque(maxlen=_RECENT_LINES)
         self._recent[line.file].append(line)
@@ -143,25 +130,45 @@ class Scan:
             if ("xit" in line.body or "task" in line.body or "ChildF" in line.body) and (
                 _FAILED_EXIT.search(line.body)
             ):
-                self.failed_exit_seen = (line, self.progress.steps_seen)
+                self.survival.note_failed_exit(line)
             if not self.torchrun.feed(line):
                 self._note_line(line, key, stream)
+
+    def _stream_of(self, line: LogLine) -> tuple[LogLine, StreamState]:
+        """The stream of a line. Of one rank too many, the line without its rank, as one of its file's."""
+        stream = self.streams.get((line.file, line.rank))
+        if stream is not None:
+            return line, stream
+        full = len(self.streams) >= self.max_streams and line.file in self._recent
+        if full and line.rank is not None:
+            self.crowded_lines += 1
+            line = replace(line, rank=None)
+        return line, self.streams.setdefault((line.file, line.rank), StreamState())
+
+    @property
+    def notes(self) -> list[str]:
+        """What was not seen as it should be, for the report."""
+        notes = []
+        if self.cut_off:
+            more = f" (and {len(self.cut_off) - 1} others)" if len(self.cut_off) > 1 else ""
+            notes.append(f"{self.cut_off[0]}{more} is cut off: what it holds was read")
+        if self.crowded_lines:
+            notes.append(
+                f"the logs name more than {self.max_streams:,} ranks: {self.crowded_lines:,} lines of "
+                "further ones were read as those of no known rank"
+            )
+        if self.kept.left_out:
+            notes.append(f"{self.kept.left_out:,} errors beyond {len(self.kept):,} were left out")
+        return notes
 
     @property
     def findings(self) -> list[Finding]:
         """All findings that were kept, in the order in which they came."""
-        return self.timeline.in_order(f for key in self.found for f in self._of_stream(key))
-
-    def _of_stream(self, key: Stream) -> Iterator[Finding]:
-        return chain.from_iterable(self.found.get(key, {}).values())
-
-    def _drop(self, key: Stream, unwanted: Callable[[Finding], bool]) -> None:
-        for findings in self.found.get(key, {}).values():
-            findings[:] = [f for f in findings if not unwanted(f)]
+        return self.timeline.in_order(self.kept)
 
     def _set_aside(self, finding: Finding) -> None:
         self.asides.append(finding)
-        del self.asides[:-_MAX_FINDINGS_PER_SOURCE]
+        del self.asides[:-_MAX_ASIDES]
 
     def fatal(self, role: Role) -> list[Finding]:
         """Findings of a role that were not survived, in order; effects that name a node first."""
@@ -172,57 +179,7 @@ class Scan:
 
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
-        stream = self.streams[(finding.line.file, finding.line.rank)]
-        after = self._reports_after(finding)
-        if finding.method in _NOTICES and self._within_notice(finding):
-            return False
-        if after >= _STEPS_AFTER_SURVIVED or self._before_the_end(finding):
-            return True
-        own_stream = finding.line.rank is not None and finding.role == "cause"
-        return own_stream and stream.lines - finding.lines_before >= _LINES_AFTER_SURVIVED
-
-    def _within_notice(self, finding: Finding) -> bool:
-        """Whether all that was trained after it was within the time that is given for leaving."""
-        last = self.progress.last_report_at()
-        if last is None or finding.time is None:
-            return self._reports_after(finding) <= _BUFFERED_REPORTS
-        return last - finding.time < _NOTICE_S
-
-    def _reports_after(self, finding: Finding) -> int:
-        """Steps or losses that were reported after it, by its own stream or by the first to do so."""
-        stream = self.streams[(finding.line.file, finding.line.rank)]
-        own = stream.steps - finding.steps_before
-        if self.progress.reports_in(finding.line.file):
-            return max(own, self.progress.reports - finding.reports_before)
-        return max(own, _STEPS_AFTER_SURVIVED) if self._outlived(finding) else own
-
-    def _outlived(self, finding: Finding) -> bool:
-        """Whether another file's losses go on long after it. Only times tell: files are read one by one."""
-        last = self.progress.time_of_report(_STEPS_AFTER_SURVIVED)
-        if last is None or finding.time is None:
-            return False
-        file, reported_at = last
-        ahead_s = self.timeline.skew_s(finding.line.file) - self.timeline.skew_s(file)
-        return reported_at - (finding.time - ahead_s) > _LONG_AFTER_S
-
-    def just_before_the_end(self, finding: Finding) -> bool:
-        """Whether all reports after it may have been in a buffer that was written as the program ended."""
-        return self._reports_after(finding) <= _BUFFERED_REPORTS
-
-    def _before_the_end(self, finding: Finding) -> bool:
-        """Whether training has come to its end after it. Of ranks in files of their own, none is last."""
-        end = self.progress.completed
-        if end is None:
-            return False
-        return end.file != finding.line.file or finding.order < self.progress.ended_at
-
-    def failed_exit(self) -> LogLine | None:
-        """Where a launcher reports a failure that training did not get over; None when none does."""
-        if self.failed_exit_seen is None:
-            return None
-        line, steps = self.failed_exit_seen
-        over = self.progress.steps_seen - steps >= _STEPS_AFTER_SURVIVED
-        return None if over else line
+        return self.survival.survived(finding)
 
     def _note_line(self, line: LogLine, key: Stream, stream: StreamState) -> None:
         if stream.handled.recovered(line):
@@ -273,7 +230,7 @@ class Scan:
     def _forget(self, raised: Raised, key: Stream) -> None:
         """Drop what was noted for exceptions that a longer chain now explains."""
         lines = {link.line for link in raised.above()}
-        self._drop(key, lambda finding: finding.line in lines)
+        self.kept.drop(key, lambda finding: finding.line in lines)
 
     def _forget_announcements(self, raised: Raised, key: Stream) -> None:
         """Drop what lines just before the traceback said in the same words."""
@@ -289,15 +246,15 @@ class Scan:
                 and not line.body.startswith(raised.type_name)
             )
 
-        self._drop(key, announces)
+        self.kept.drop(key, announces)
 
     def _withdraw(self, finding: Finding | None, key: Stream) -> None:
         """The next line says that the error was dealt with."""
         if finding is None:
             return
-        self.withdrawn += [f for f in self._of_stream(key) if f.line is finding.line]
-        del self.withdrawn[:-_MAX_FINDINGS_PER_SOURCE]
-        self._drop(key, lambda other: other.line is finding.line)
+        self.withdrawn += [f for f in self.kept.of_stream(key) if f.line is finding.line]
+        del self.withdrawn[:-_MAX_ASIDES]
+        self.kept.drop(key, lambda other: other.line is finding.line)
         self._set_aside(finding)
 
     def _keep(self, finding: Finding, key: Stream) -> None:
@@ -309,8 +266,4 @@ class Scan:
             lines_before=stream.lines,
             time=self.timeline.time_of_last(self._recent[key[0]]),
         )
-        found = self.found.setdefault(key, {}).setdefault(finding.method, [])
-        if len(found) == _MAX_FINDINGS_PER_SOURCE and self.survived(found[0]):
-            found.pop(0)
-        if len(found) < _MAX_FINDINGS_PER_SOURCE:
-            found.append(finding)
+        self.kept.add(key, finding)

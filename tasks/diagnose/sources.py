@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
 from configs.errors import InputError
-from tasks.diagnose.blocks import BLOCK_BYTES, Block, LineSplitter, decompressed, read_blocks
+from tasks.diagnose.blocks import BLOCK_BYTES, Block, LineSplitter, read_blocks
+from tasks.diagnose.packed import DAMAGED, decompressed
 
 STDIN = "-"
 
@@ -20,6 +21,12 @@ _RANK_IN_NAME = re.compile(
 )
 _RANK_FOLDER = re.compile(r"\d{1,6}")
 _STREAM_NAMES = ("stdout.log", "stderr.log")
+_HEAD_BYTES = 1 << 13
+_HOLE = re.compile(rb"\x00{256,}")
+"""What a crash of the node, or a log that was cut while its writer went on, leaves in a text."""
+_LEAST_ZEROS = 32
+_MOST_ZEROS = 0.1
+"""Share of a text's bytes: stray ones, as some programs print."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +57,37 @@ def rank_of_file(path: Path) -> int | None:
     return None
 
 
-def blocks_of(source: Source, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Read the source to its present end, decompressed if need be."""
+def is_binary(path: Path) -> bool:
+    """Whether the file holds no text: zeros stand all over its beginning.
+
+    Of a file that cannot be read: no; whoever reads it says why.
+    """
+    head = b""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            content = decompressed(file)
+            while len(head) < _HEAD_BYTES and (more := content.read(_HEAD_BYTES - len(head))):
+                head += more
+    except (EOFError, OSError, *DAMAGED):
+        return False
+    text = _HOLE.sub(b"", head)
+    zeros = text.count(0)
+    return zeros >= _LEAST_ZEROS and zeros > _MOST_ZEROS * len(text)
+
+
+def blocks_of(
+    source: Source,
+    block_bytes: int = BLOCK_BYTES,
+    on_cut_off: Callable[[], None] = lambda: None,
+) -> Iterator[Block]:
+    """Read the source to its present end, decompressed if need be; `on_cut_off` as in `read_blocks`."""
     if source.path is None:
-        yield from read_blocks(decompressed(_Unbuffered(sys.stdin.buffer)), block_bytes)
+        piped = decompressed(_Unbuffered(sys.stdin.buffer))
+        yield from read_blocks(piped, block_bytes, on_cut_off)
         return
     with open(source.path, "rb", buffering=0) as file:
         try:
-            yield from read_blocks(decompressed(file), block_bytes)
+            yield from read_blocks(decompressed(file), block_bytes, on_cut_off)
         except InputError as error:
             raise InputError(f"{source.path}: {error}") from error
 

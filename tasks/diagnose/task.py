@@ -17,13 +17,16 @@ from configs.records import AttemptRecord, Verdict
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
 from tasks.diagnose.answer import answer
+from tasks.diagnose.compress import compress
 from tasks.diagnose.diagnose import diagnose_attempt
 from tasks.diagnose.failure_agent import is_unsure
 from tasks.diagnose.filter_rules import JobKind, rules_for
+from tasks.diagnose.learned_rules import learned_rules
 from tasks.diagnose.log_agent import learn_filter_rules
 from tasks.diagnose.logs import attempt_log_files, read_log
+from tasks.diagnose.second_look import look_further
 from tasks.diagnose.sources import source_of
-from tasks.diagnose.unsure import look_further
+from tasks.diagnose.verdict_page import verdict_page
 from tasks.diagnose.verdicts import make_verdict
 
 
@@ -93,7 +96,7 @@ def diagnose_logs(path: str) -> list[dict[str, Any]]:
 
 def _job_kind(config: RunConfig) -> JobKind:
     """What makes other jobs print like this one."""
-    return JobKind(framework="megatron-core", model=config.name, launcher=config.launcher.kind)
+    return JobKind(framework="megatron-core", name=config.name, launcher=config.launcher.kind)
 
 
 def _rules_folder(settings: DiagnoseConfig) -> Path:
@@ -116,6 +119,7 @@ def _diagnose(attempt: AttemptDir, record: AttemptRecord, config: RunConfig) -> 
 def _look_further(verdict: Verdict, attempt: AttemptDir, run_config: RunConfig) -> Verdict:
     config = run_config.diagnose
     files = attempt_log_files(attempt.path)
+    sources = [source_of(file, str(file.relative_to(attempt.path))) for file in files]
     with ExitStack() as stack:
         model = None
         if config.endpoint is not None:
@@ -124,13 +128,9 @@ def _look_further(verdict: Verdict, attempt: AttemptDir, run_config: RunConfig) 
             model = stack.enter_context(LanguageModel(config))
         return look_further(
             verdict,
-            [source_of(file, str(file.relative_to(attempt.path))) for file in files],
-            store=config.resolved_store(),
-            neighbours=config.neighbours,
-            embedding_model=config.embedding_model,
-            rules=rules_for(_job_kind(run_config), _rules_folder(config)),
-            model=model,
-            max_prompt_chars=config.max_prompt_chars,
+            compress(sources, rules_for(_job_kind(run_config), _rules_folder(config))),
+            config,
+            model,
         )
 
 
@@ -138,7 +138,7 @@ def _by_rules(attempt: AttemptDir, record: AttemptRecord, config: DiagnoseConfig
     """The rules' verdict. Raised here, an error would end the run now and again at each of its starts."""
     try:
         try:
-            return diagnose_attempt(attempt, record, learned=config.resolved_store())
+            return diagnose_attempt(attempt, record, learned_rules(config.resolved_store()))
         except ConfigError:  # learned rules that somebody has edited
             get_run_logger().warning("learned rules are left out", exc_info=True)
             return diagnose_attempt(attempt, record)
@@ -155,20 +155,10 @@ def _by_rules(attempt: AttemptDir, record: AttemptRecord, config: DiagnoseConfig
 
 def _show(attempt: AttemptDir, verdict: Verdict) -> None:
     """Put the verdict on the flow run's page; a Prefect server that is away keeps no run from going on."""
-    where = (
-        f"{verdict.root_cause_file}:{verdict.root_cause_line}" if verdict.root_cause_file else "-"
-    )
-    quoted = "\n".join(f"    {line}" for line in verdict.evidence)
-    markdown = (
-        f"## Attempt {attempt.number}: {verdict.failure_class} ({verdict.category})\n\n"
-        f"- rank: {verdict.faulty_rank}\n- node: {verdict.faulty_node}\n- line: `{where}`\n"
-        f"- proposed action: {verdict.action}\n- confidence: {verdict.confidence:.2f} "
-        f"({verdict.method})\n\n{verdict.mitigation}\n\n{quoted}\n"
-    )
     key = f"verdict-{attempt.path.parent.parent.name}-{attempt.number}".lower()
     try:
         create_markdown_artifact(
-            markdown,
+            verdict_page(attempt.number, verdict),
             key="".join(c if c.isascii() and c.isalnum() else "-" for c in key),
             description=f"{verdict.failure_class} in attempt {attempt.number}",
         )

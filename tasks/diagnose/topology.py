@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tasks.diagnose.logs import LogLine
+from tasks.diagnose.logs import MAX_RANKS, LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _NAME = r"[A-Za-z0-9][\w.-]*"
@@ -68,7 +68,10 @@ _TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
 _RANGE = re.compile(r"^(?P<stem>[^\[\]]*)\[(?P<ranges>[\d,-]+)\](?P<rest>.*)$")
 _SPAN = re.compile(r"(?P<low>\d{1,9})(?:-(?P<high>\d{1,9}))?")
 _MAX_HOSTS = 20_000
-_MAX_ADDRESSES = 50_000
+_MAX_PLACES = 50_000
+"""Ranks, processes and addresses whose host is known, of each."""
+_MAX_NAME_CHARS = 253
+"""As DNS has it."""
 _DOTS_OF_AN_ADDRESS = 3
 
 
@@ -96,12 +99,11 @@ class Topology:
             self._note_rank(text)
         if "NCCL" in text and (match := _NCCL.search(text)):
             self._note_nccl(match["host"], int(match["pid"]), text, line.rank)
-        if len(self.by_address) < _MAX_ADDRESSES and text.count(".") >= _DOTS_OF_AN_ADDRESS:
+        if len(self.by_address) < _MAX_PLACES and text.count(".") >= _DOTS_OF_AN_ADDRESS:
             self._note_addresses(text)
             self._note_pairs(text)
         if "error: " in text and (match := _TASK_HOST.search(text)):
-            self._add_host(match["host"])
-            self.failed_tasks.setdefault(match["host"], match["what"])
+            self._note_failed_task(match["host"], match["what"])
         if ("ost" in text or "ode" in text or "NODELIST" in text) and (
             match := _HEADER.search(text)
         ):
@@ -109,34 +111,42 @@ class Topology:
         if text.lstrip().startswith("host") and (match := _TORCHRUN_HOST.match(text)):
             self._add_host(match["host"])
 
+    def _note_failed_task(self, host: str, what: str) -> None:
+        if self._add_host(host):
+            self.failed_tasks.setdefault(host, what)
+
     def _note_label(self, text: str, rank: int) -> None:
         """Of srun's label with the host before it."""
         if (match := _LABEL.search(text)) is not None and match["host"][0].isalpha():
-            self.by_rank[rank] = match["host"]
-            self._add_host(match["host"])
+            self._place_rank(rank, match["host"])
 
     def _note_rank(self, text: str) -> None:
         match = _RANK_HOST.search(text) or _HOST_RANK.search(text)
         if match is None:
             return
-        self.by_rank.setdefault(int(match["rank"]), match["host"])
-        self._add_host(match["host"])
-        if pid := _LAUNCHED_PID.search(text):
-            self.by_pid[(match["host"], int(pid["pid"]))] = int(match["rank"])
+        pid = _LAUNCHED_PID.search(text)
+        self._place_rank(int(match["rank"]), match["host"], int(pid["pid"]) if pid else None)
 
     def _note_nccl(self, host: str, pid: int, text: str, rank: int | None) -> None:
         self._add_host(host)
         if found := _NCCL_RANK.search(text):
             rank = int(found["rank"])
         if rank is not None:
+            self._place_rank(rank, host, pid)
+
+    def _place_rank(self, rank: int, host: str, pid: int | None = None) -> None:
+        """Note a rank's host, and its process there; the first word on a rank counts."""
+        if not self._add_host(host) or rank >= MAX_RANKS:
+            return
+        if len(self.by_rank) < _MAX_PLACES:
             self.by_rank.setdefault(rank, host)
+        if pid is not None and (len(self.by_pid) < _MAX_PLACES or (host, pid) in self.by_pid):
             self.by_pid[(host, pid)] = rank
 
     def _note_addresses(self, text: str) -> None:
         while match := _HOST_ADDRESS.search(text):
             if match["host"] not in _NO_HOSTS:
-                self.by_address.setdefault(match["address"], match["host"])
-                self._add_host(match["host"])
+                self._place_address(match["address"], match["host"])
             text = text[match.end() :]
 
     def _note_pairs(self, text: str) -> None:
@@ -144,19 +154,27 @@ class Topology:
             rest = text
             while match := pattern.search(rest):
                 if match["host"].rstrip("0123456789") not in _NO_NAMES:
-                    self.by_address.setdefault(match["address"], match["host"])
-                    self._add_host(match["host"])
+                    self._place_address(match["address"], match["host"])
                 rest = rest[match.end() :]
+
+    def _place_address(self, address: str, host: str) -> None:
+        if self._add_host(host):
+            self.by_address.setdefault(address, host)
 
     def _note_list(self, text: str) -> None:
         for name in expand_hosts(text):
-            if any(c.isdigit() for c in name) and len(self.job_hosts) < _MAX_HOSTS:
-                self._add_host(name)
+            numbered = any(c.isdigit() for c in name)
+            if numbered and len(self.job_hosts) < _MAX_HOSTS and self._add_host(name):
                 self.job_hosts.add(name)
 
-    def _add_host(self, name: str) -> None:
-        if name not in _NO_HOSTS and len(self.hosts) < _MAX_HOSTS:
+    def _add_host(self, name: str) -> bool:
+        """Note a host's name; whether more may be noted of it: there is room, and it can be a name."""
+        if name in self.hosts or name in _NO_HOSTS:
+            return True
+        fits = len(self.hosts) < _MAX_HOSTS and len(name) <= _MAX_NAME_CHARS
+        if fits:
             self.hosts.add(name)
+        return fits
 
     def host(self, node: str | None, rank: int | None) -> str | None:
         """Host of a name or address, else of a rank."""

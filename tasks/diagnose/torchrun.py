@@ -37,6 +37,8 @@ _WORDS = (
     "worker group",
     "restart_count",
 )
+_MAX_WORKERS = 20_000
+"""Whose end is noted: one for each GPU of the largest jobs."""
 _ANY = PatternSet([_CLOSING, _FORCED, _TOLD, _FAILED, _ROOT_CAUSE, _OTHERS, _FIELD, _RESTART])
 
 
@@ -102,7 +104,8 @@ class TorchrunReader:
             self.failures.clear()  # the workers that come now are others
             self.told_to_stop = None
         elif match := _CLOSING.search(text) or _FORCED.search(text):
-            self.ended_by_torchrun.add(int(match[1]))
+            if len(self.ended_by_torchrun) < _MAX_WORKERS:
+                self.ended_by_torchrun.add(int(match[1]))
         elif _TOLD.search(text):
             self.told_to_stop = self.told_to_stop or line
         elif match := _FAILED.search(text):
@@ -142,4 +145,5 @@ class TorchrunReader:
                 failure.local_rank,
                 known.first or failure.first,
             )
-        self.failures[failure.pid] = failure
+        if known is not None or len(self.failures) < _MAX_WORKERS:
+            self.failures[failure.pid] = failure

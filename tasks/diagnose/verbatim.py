@@ -16,6 +16,9 @@ from tasks.diagnose.templates import quick_mask, rank_bit
 
 _MAX_LINES_OF_TRACEBACK = 300
 _MAX_LINES_AWAITED = 3000
+_MAX_OPEN = 4096
+"""Tracebacks that ranks write at the same time; so many characters of them."""
+_MAX_OPEN_CHARS = 16 << 20
 _STAMP = re.compile(r"^\[?\d{4}-\d\d-\d\d[T ][\d:.,]+(?:Z|[+-]\d\d:?\d\d)?\]? ?")
 _GROUP_MARGIN = re.compile(r"^\s*[|+][ -]?")
 _WEIGHTS = ("cause", "traceback", "metric", "template", "end", "context")
@@ -78,6 +81,7 @@ class _Open:
     begun_at: int
     lines: list[tuple[int, LogLine]] = field(default_factory=list)
     masked: list[bytes] = field(default_factory=list)
+    chars: int = 0
 
 
 @dataclass
@@ -98,6 +102,12 @@ class TracebackFolder:
     max_groups: int
     groups: dict[int, TracebackGroup] = field(default_factory=dict)
     _open: dict[int | None, _Open] = field(default_factory=dict)
+    """By rank, the one that began first in front."""
+    _open_chars: int = 0
+
+    def __len__(self) -> int:
+        """Tracebacks that wait for more lines."""
+        return len(self._open)
 
     @property
     def inside(self) -> bool:
@@ -118,8 +128,7 @@ class TracebackFolder:
             if self.begins(body):
                 self._open[line.rank] = opened = _Open(position[1])
                 self._add(opened, position, piece, line)
-            else:
-                self._drop_stale(position)
+            self._close_old_ones(position)
             return
         self._add(opened, position, piece, line)
         inner = _GROUP_MARGIN.sub("", body)
@@ -140,14 +149,21 @@ class TracebackFolder:
     def _add(self, opened: _Open, position: Position, piece: bytes, line: LogLine) -> None:
         opened.lines.append((position[1], line))
         opened.masked.append(quick_mask(piece))
+        opened.chars += len(line.text)
+        self._open_chars += len(line.text)
 
-    def _drop_stale(self, position: Position) -> None:
-        for rank, opened in list(self._open.items()):
-            if position[1] - opened.begun_at > _MAX_LINES_AWAITED:
-                self._close(position[0], rank)
+    def _close_old_ones(self, position: Position) -> None:
+        """Those that nothing will come of, and the oldest of too many."""
+        while self._open:
+            rank, oldest = next(iter(self._open.items()))
+            too_many = len(self._open) > _MAX_OPEN or self._open_chars > _MAX_OPEN_CHARS
+            if not too_many and position[1] - oldest.begun_at <= _MAX_LINES_AWAITED:
+                return
+            self._close(position[0], rank)
 
     def _close(self, source: int, rank: int | None) -> None:
         opened = self._open.pop(rank)
+        self._open_chars -= opened.chars
         key = hash(tuple(opened.masked))
         group = self.groups.get(key)
         last = opened.lines[-1][1]

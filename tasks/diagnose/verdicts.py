@@ -44,3 +44,11 @@ def make_verdict(
         evidence=list(dict.fromkeys(quotes))[:MAX_EVIDENCE],
         mitigation=known.mitigation if mitigation is None else mitigation,
     )
+
+
+def with_notes(verdict: Verdict, notes: Sequence[str]) -> Verdict:
+    """The verdict with what is to be known about how it was come to, as its last evidence."""
+    if not notes:
+        return verdict
+    quotes = verdict.evidence[: MAX_EVIDENCE - len(notes)]
+    return verdict.model_copy(update={"evidence": [*quotes, *notes]})

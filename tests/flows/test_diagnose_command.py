@@ -95,13 +95,16 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_answered(folder: Path) -> 
     packed = bytearray(gzip.compress(LOG.encode()))
     packed[len(packed) // 2 :] = b"\xff" * 64
     (folder / "damaged.gz").write_bytes(packed)
-    wrong = [str(folder / "damaged.gz"), str(folder / "gone.log"), str(empty), "~no-such-user/log"]
+    (folder / "core").write_bytes(Path(sys.executable).read_bytes()[:9000])
+    names = ("damaged.gz", "gone.log", "empty", "core")
+    wrong = [*(str(folder / name) for name in names), "~no-such-user/log"]
     ended = _run("--json", *wrong, str(folder / "a.log"))
     assert ended.returncode == 2
     assert [found["class"] for found in _found(ended)] == ["KeyError"]
     assert "damaged.gz: the compressed log is damaged" in ended.stderr
     assert "gone.log does not exist" in ended.stderr and "empty holds no log" in ended.stderr
     assert "~no-such-user/log does not exist" in ended.stderr
+    assert f"error: {folder}/core is a binary file, no log: give the text" in ended.stderr
     assert _run().returncode == 2
 
 
@@ -223,6 +226,14 @@ def test_the_two_streams_of_a_job_are_one_input(folder: Path) -> None:
         f"{folder}/slurm-13.out": 1,
         f"{folder}/other.log": 1,
     }
+
+
+def test_a_core_dump_beside_logs_is_no_log(folder: Path) -> None:
+    for name in ("rank_0.log", "rank_1.log"):
+        (folder / name).write_text(LOG)
+    (folder / "core.812").write_bytes(Path(sys.executable).read_bytes()[:9000])
+    (log,) = find_inputs([str(folder)])
+    assert [path.name for path in log.files] == ["rank_0.log", "rank_1.log"]
 
 
 def test_empty_logs_are_said_to_be_empty(folder: Path) -> None:

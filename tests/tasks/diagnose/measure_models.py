@@ -17,7 +17,7 @@ from pathlib import Path
 from configs.diagnose_schema import DiagnoseConfig
 from infra.language_model import LanguageModel
 from tasks.diagnose.compress import compress
-from tasks.diagnose.failure_agent import ask_about_failure
+from tasks.diagnose.failure_agent import OpenFailure, ask_about_failure
 from tasks.diagnose.retrieval import open_cases
 from tasks.diagnose.verdicts import make_verdict
 
@@ -57,7 +57,9 @@ def main(url: str, name: str, count: int) -> None:
             lines = compress([CASES / row["file"]]).kept
             near = store.nearest("\n".join(line.body for line in lines), 3)
             classes = [neighbour.case.failure_class for neighbour in near]
-            verdict = ask_about_failure(model, lines, near, unknown, max_prompt_chars=2500)
+            verdict = ask_about_failure(
+                model, OpenFailure(unknown, lines, near), max_prompt_chars=2500
+            )
             right["nearest"] += classes[0] == row["class"]
             right["of three"] += row["class"] in classes
             right["model"] += verdict.failure_class == row["class"]

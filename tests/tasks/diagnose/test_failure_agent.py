@@ -15,7 +15,7 @@ from configs.diagnose_schema import DiagnoseConfig
 from configs.records import Verdict
 from infra.language_model import LanguageModel
 from tasks.diagnose.classes import CLASSES
-from tasks.diagnose.failure_agent import METHOD, ask_about_failure, is_unsure
+from tasks.diagnose.failure_agent import METHOD, OpenFailure, ask_about_failure, is_unsure
 from tasks.diagnose.learned_rules import RuleBook, learned_rules
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.model_prompts import MEANINGS, speaks_to_a_reader
@@ -61,9 +61,8 @@ def ask(
 ) -> Verdict:
     config = DiagnoseConfig(endpoint=server.url, model="tester", timeout_s=timeout_s, retries=0)
     with LanguageModel(config) as model:
-        return ask_about_failure(
-            model, lines_of(log), neighbours or [], UNKNOWN, book=RuleBook(folder)
-        )
+        failure = OpenFailure(UNKNOWN, lines_of(log), neighbours or [])
+        return ask_about_failure(model, failure, book=RuleBook(folder))
 
 
 def changed(**fields: Any) -> dict[str, Any]:

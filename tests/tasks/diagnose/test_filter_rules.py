@@ -108,7 +108,7 @@ def _rule(**change: object) -> FilterRule:
 
 
 def test_learnt_rules_serve_similar_jobs(tmp_path: Path) -> None:
-    megatron = JobKind(framework="megatron-core", model="llama-7b", launcher="slurm")
+    megatron = JobKind(framework="megatron-core", name="llama-7b", launcher="slurm")
     path = save_learnt_rules(tmp_path, megatron, [_rule()])
     assert path.name == "megatron-core--llama-7b--slurm.yaml"
     line = "heartbeat 77"
@@ -120,9 +120,17 @@ def test_learnt_rules_serve_similar_jobs(tmp_path: Path) -> None:
         "deepspeed llama-7b slurm": False,
     }
     for words, expected in served.items():
-        framework, model, launcher = words.rsplit(" ", 2)
-        job = JobKind(framework=framework, model=model, launcher=launcher)
+        framework, name, launcher = words.rsplit(" ", 2)
+        job = JobKind(framework=framework, name=name, launcher=launcher)
         assert (rules_for(job, tmp_path).match(line) is not None) == expected, words
+
+
+def test_a_file_that_calls_the_runs_name_its_model_is_read(tmp_path: Path) -> None:
+    job = JobKind(framework="nemo", name="llama-7b", launcher="slurm")
+    path = save_learnt_rules(tmp_path, job, [_rule()])
+    path.write_text(path.read_text().replace("name: llama-7b", "model: llama-7b"))
+    assert "model: llama-7b" in path.read_text()
+    assert parse_rule_file(path.read_text(), str(path)).job == job
 
 
 def test_saved_rules_are_merged_by_id_and_the_own_kind_wins(tmp_path: Path) -> None:
@@ -135,7 +143,7 @@ def test_saved_rules_are_merged_by_id_and_the_own_kind_wins(tmp_path: Path) -> N
         "heartbeat": "a newer trainer",
         "other": "a trainer",
     }
-    similar = JobKind(framework="nemo", model="x", launcher="slurm")
+    similar = JobKind(framework="nemo", name="x", launcher="slurm")
     save_learnt_rules(tmp_path, similar, [_rule(program="of the similar job")])
     found = rules_for(job, tmp_path).match("heartbeat 1")
     assert found is not None

@@ -7,11 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from tasks.diagnose.collectives import Collectives
 from tasks.diagnose.compress import compress
-from tasks.diagnose.diagnose import diagnose_files
-from tasks.diagnose.logs import LogLine
+from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
+from tasks.diagnose.fast import FastScan, ScanLimits
+from tasks.diagnose.logs import LogLine, read_log, split_prefix
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
+from tasks.diagnose.sources import blocks_of, source_of
+from tasks.diagnose.topology import Topology
+from tasks.diagnose.torchrun import TorchrunReader
+from tasks.diagnose.verbatim import TracebackFolder, VerbatimStore
 
 TRACEBACK = "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nKeyError: 'lr'\n"
 DIRECT = "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -95,3 +101,117 @@ def test_numbers_that_can_be_no_rank_take_no_room(tmp_path: Path) -> None:
     compressed = compress([path])
     assert len(compressed.templates) == len(words) ** 2
     assert not any(template.ranks for template in compressed.templates)
+
+
+def test_ranks_that_lines_feign_take_bounded_room(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    with open(path, "w") as file:
+        for rank in range(3000):
+            prefix = f"[rank{rank}]: "
+            file.write(f"{prefix}step 1 loss: 2.0\n{prefix}Fatal Python error: Aborted\n")
+            file.write("".join(f"{prefix}{line}\n" for line in TRACEBACK.splitlines()))
+    scan = Scan(default_rules(), max_streams=200).read(read_log(path))
+    tracked = (
+        scan.streams,
+        scan.ranks,
+        scan.crashes,
+        scan.progress.last_step,
+        scan.topology.by_rank,
+    )
+    assert max(map(len, tracked)) <= 201
+    assert len(scan.kept) <= 201 * 8
+    verdict = diagnose_scan(scan)
+    assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", 5)
+    told = "the logs name more than 200 ranks: 14,000 lines of further ones were read as"
+    assert verdict.evidence[-1].startswith(told)
+
+
+def test_each_file_has_room_for_a_rank_of_its_own() -> None:
+    scan = Scan(default_rules(), max_streams=5)
+    scan.read(LogLine(f"rank_{rank}.log", 1, rank, "hello", "hello") for rank in range(20))
+    assert len(scan.ranks) == 20
+    assert not scan.notes
+
+
+def test_errors_take_bounded_room_and_a_rare_one_at_the_end_finds_some() -> None:
+    scan = Scan(default_rules())
+    scan.kept.max_in_all = 100
+    errors = [f"[rank{rank}]: RuntimeError: CUDA error: device-side assert" for rank in range(500)]
+    told = "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2025-01-01T00:00:00 DUE TO NODE FAILURE"
+    scan.read(
+        LogLine("x.log", number, *_prefix_first(line))
+        for number, line in enumerate([*errors, told], start=1)
+    )
+    assert len(scan.kept) <= 108
+    assert scan.notes == [f"{scan.kept.left_out:,} errors beyond {len(scan.kept):,} were left out"]
+    assert 501 in {finding.line.number for finding in scan.findings}
+
+
+def test_errors_that_were_survived_make_room() -> None:
+    scan = Scan(default_rules())
+    scan.kept.max_in_all = 20
+    error = "[rank{}]: RuntimeError: CUDA error: device-side assert"
+    texts = [error.format(rank) for rank in range(20)]
+    texts += [f"step {step} loss: 2.0" for step in range(9)] + [error.format(99)]
+    scan.read(LogLine("x.log", n, *_prefix_first(line)) for n, line in enumerate(texts, start=1))
+    assert [finding.line.number for finding in scan.fatal("cause")] == [len(texts)]
+
+
+def _prefix_first(text: str) -> tuple[int | None, str, str]:
+    rank, body = split_prefix(text)
+    return rank, text, body
+
+
+def test_names_of_nodes_and_workers_take_bounded_room() -> None:
+    topology, torchrun = Topology(), TorchrunReader()
+    for number in range(20_500):
+        told = f"rank {number} host n{number} pid {number} srun: error: m{number}: task 1: Killed"
+        topology.feed(LogLine("x.log", number, None, told, told))
+        died = f"failed (exitcode: 1) local_rank: 0 (pid: {number}) of binary: python"
+        torchrun.feed(LogLine("x.log", number, None, died, died))
+        closed = f"Sending process {number} closing signal SIGTERM"
+        torchrun.feed(LogLine("x.log", number, None, closed, closed))
+    tracked = (topology.hosts, topology.by_rank, topology.by_pid, topology.failed_tasks)
+    assert max(map(len, tracked)) <= 20_000
+    assert max(len(torchrun.failures), len(torchrun.ended_by_torchrun)) <= 20_000
+    for text in (f"rank 3000000 host n1 pid {10**30}", f"rank 7 host {'n1' * 900}"):
+        topology.feed(LogLine("x.log", 1, None, text, text))
+    assert max(topology.by_rank) < 100_000
+    assert max(map(len, topology.by_rank.values())) < 254
+
+
+def test_collectives_of_ranks_that_can_be_none_take_no_room() -> None:
+    collectives = Collectives()
+    named = ", ".join(str(10**9 + rank) for rank in range(50))
+    for text in (
+        f"missing ranks: [{named}]",
+        "[Rank 12345678] WorkNCCL(SeqNum=4, OpType=ALLREDUCE)",
+    ):
+        collectives.feed(LogLine("x.log", 1, None, text, text))
+    assert not collectives.named
+    assert not collectives.waiting_in
+
+
+@pytest.mark.parametrize("chars", [10, 8000])
+def test_tracebacks_that_many_ranks_begin_and_none_ends_take_bounded_room(chars: int) -> None:
+    folder = TracebackFolder(VerbatimStore(max_lines=100, max_bytes=1 << 16), max_groups=5)
+    text = "Traceback (most recent call last):" + "x" * chars
+    for rank in range(6000):
+        folder.feed((0, rank // 100), text.encode(), LogLine("x.log", rank, rank, text, text))
+    assert 1000 < len(folder) <= 4096
+    assert len(folder) * chars <= 16 << 20
+
+
+def test_a_large_file_without_steps_is_read_in_bounded_memory(tmp_path: Path) -> None:
+    """It is never known that an error in it was survived: that holds no more of it in memory."""
+    path = tmp_path / "job.log"
+    dull = "".join(f"shard {number} was opened by a reader\n" for number in range(200_000))
+    path.write_text("begin\n" * 50 + TRACEBACK + dull)
+    limits = ScanLimits(block_bytes=1 << 16, waiting_blocks=4)
+    source, scan = source_of(path), Scan(default_rules())
+    tracemalloc.start()
+    FastScan(scan, limits).read(source, blocks_of(source, limits.block_bytes))
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < path.stat().st_size / 2
+    assert diagnose_scan(scan).root_cause_line == 53

@@ -19,7 +19,7 @@ from configs.errors import CorpusError
 from configs.schema import PackageSource
 from infra.language_model import LanguageModel
 from tasks.data.packages import fetch_wheel
-from tasks.diagnose.failure_agent import METHOD, ask_about_failure
+from tasks.diagnose.failure_agent import METHOD, OpenFailure, ask_about_failure
 from tasks.diagnose.learned_rules import RuleBook
 from tasks.diagnose.log_agent import propose_filter_rules
 from tasks.diagnose.logs import LogLine
@@ -104,7 +104,7 @@ def test_its_verdict_holds_or_the_rules_stands(
         neighbours = store.nearest("\n".join(LOG), 2)
     unknown = make_verdict("Unknown", method="none", confidence=0.1)
     book = RuleBook(tmp_path)
-    verdict = ask_about_failure(model, lines, neighbours, unknown, book=book)
+    verdict = ask_about_failure(model, OpenFailure(unknown, lines, neighbours), book=book)
     if verdict.method == METHOD:
         assert verdict.failure_class in MEANINGS
         assert verdict.root_cause_text in LOG

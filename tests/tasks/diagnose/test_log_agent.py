@@ -28,7 +28,7 @@ SEGMENT = [
     "[trainer] quux cadence 12.5 Hz over 8 lanes",
     "an unusual remark about nothing",
 ]
-KIND = JobKind(framework="megatron-core", model="llama-7b", launcher="torchrun")
+KIND = JobKind(framework="megatron-core", name="llama-7b", launcher="torchrun")
 
 
 def rule(pattern: str, *numbers: int, kind: str = "metrics") -> dict[str, Any]:
@@ -168,5 +168,5 @@ def test_learnt_rules_serve_similar_jobs(tmp_path: Path) -> None:
     body = "frobnicator 20: warm, 5 plates"
     assert shipped_rules().match(body) is None
     assert rules_for(KIND, tmp_path).match(body) is not None
-    other = JobKind(framework="deepspeed", model="llama-7b", launcher="torchrun")
+    other = JobKind(framework="deepspeed", name="llama-7b", launcher="torchrun")
     assert rules_for(other, tmp_path).match(body) is None

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.diagnose import fast
 from tasks.diagnose.bench_diagnose import CASES, bench_diagnose
 from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
-from tasks.diagnose.fast import FastScan
+from tasks.diagnose.fast import FastScan, ScanLimits
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.scores import Answer, Case, read_cases, score
-from tasks.diagnose.sources import source_of
+from tasks.diagnose.sources import blocks_of, source_of
 
 ALL = read_cases(CASES)
 
@@ -39,16 +38,13 @@ def test_there_are_cases_of_every_class_and_most_kinds_of_origin() -> None:
     assert {case.failure_class for case in ALL} == set(CLASSES)
 
 
-def test_what_large_logs_are_read_by_comes_to_the_same_verdicts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for name, value in (("_HEAD_LINES", 3), ("_TAIL_LINES", 120), ("_STEPS", 40)):
-        monkeypatch.setattr(fast, name, value)
-    monkeypatch.setattr(fast, "BLOCK_BYTES", 4096)
+def test_what_large_logs_are_read_by_comes_to_the_same_verdicts() -> None:
+    limits = ScanLimits(block_bytes=4096, head_lines=3, tail_lines=120, steps=40)
     different = []
     for case in ALL:
         scan = Scan(default_rules())
-        FastScan(scan).read([source_of(case.path, case.path.name)])
+        source = source_of(case.path, case.path.name)
+        FastScan(scan, limits).read(source, blocks_of(source, limits.block_bytes))
         quick, whole = diagnose_scan(scan), diagnose_files([case.path])
         if quick.model_copy(update={"evidence": whole.evidence}) != whole:
             different.append((case.path.name, quick.failure_class, whole.failure_class))

@@ -19,9 +19,9 @@ import zstandard
 from configs.errors import InputError
 from tasks.diagnose.bench_log import write_log
 from tasks.diagnose.blocks import Block, LineSplitter
-from tasks.diagnose.fast import size_bytes
 from tasks.diagnose.logs import lines_of, read_log
-from tasks.diagnose.sources import Source, Tail, rank_of_file, source_of
+from tasks.diagnose.scan_files import size_bytes
+from tasks.diagnose.sources import Source, Tail, is_binary, rank_of_file, source_of
 from tasks.diagnose.times import time_of
 
 TEXT = "one\ntwo\x1b[31m red\x1b[0m\n 10%|#\r 20%|##\rKeyError: 1\nfour"
@@ -106,6 +106,39 @@ def test_binary_data_is_read_in_bounded_pieces(tmp_path: Path) -> None:
     lines = list(read_log(path))
     assert lines
     assert all(len(line.text) <= 4096 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("content", "binary"),
+    [
+        (Path(sys.executable).read_bytes()[:200_000], True),
+        (gzip.compress(Path(sys.executable).read_bytes()[:200_000]), True),
+        ("step 1\n".encode("utf-16") * 50, True),
+        (b"step 1\n" * 500 + b"\0" * 20 + b"\0\0step 2\n" * 9, False),
+        (b"\0" * 100_000 + b"step 1\n" * 100, False),
+        (b"step 1\n" * 50 + b"\0" * 5000 + b"step 2\n" * 50, False),
+        (b"\0", False),
+        (b"", False),
+        (gzip.compress(b"step 1\n" * 50)[:30], False),
+        (random.Random(2).randbytes(10_000), False),
+    ],
+    ids=[
+        "program",
+        "packed program",
+        "utf-16",
+        "stray",
+        "cut",
+        "hole",
+        "zero",
+        "empty",
+        "cut off",
+        "random",
+    ],
+)
+def test_zeros_all_over_make_a_file_binary(tmp_path: Path, content: bytes, binary: bool) -> None:
+    path = tmp_path / "a.log"
+    path.write_bytes(content)
+    assert is_binary(path) == binary
 
 
 def test_a_line_of_ten_megabytes_keeps_its_start_and_end(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tasks.diagnose.logs import LogLine
+from tasks.diagnose.logs import MAX_RANKS, LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _RANK = compile_pattern(r"\bRank (\d+)\]")
@@ -38,7 +38,7 @@ class Collectives:
         text = line.body
         if match := _MISSING.search(text):
             ranks = match["barrier"] or match["recorder"]
-            self.named.update(int(rank) for rank in ranks.split(","))
+            self.named.update(r for r in map(int, ranks.split(",")) if r < MAX_RANKS)
         if (rank := _rank_of(line)) is None:
             return
         if match := _ENQUEUED.search(text):
@@ -73,4 +73,5 @@ def _behind(numbers: dict[int, int]) -> set[int]:
 
 def _rank_of(line: LogLine) -> int | None:
     match = _RANK.search(line.body)
-    return int(match[1]) if match else line.rank
+    rank = int(match[1]) if match else line.rank
+    return rank if rank is not None and rank < MAX_RANKS else None

@@ -6,13 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tasks.diagnose import unsure
+from configs.diagnose_schema import DiagnoseConfig
+from tasks.diagnose import second_look
 from tasks.diagnose.cases import packaged_cases
+from tasks.diagnose.compress import compress
 from tasks.diagnose.retrieval import Neighbour
-from tasks.diagnose.sources import source_of
-from tasks.diagnose.unsure import ALIKE, look_further
+from tasks.diagnose.second_look import ALIKE, look_further
 from tasks.diagnose.verdicts import make_verdict
 
+SETTINGS = DiagnoseConfig()
 UNKNOWN = make_verdict("Unknown", method="none", confidence=0.1)
 
 
@@ -46,11 +48,11 @@ def test_likeness_alone_excludes_no_node_and_calls_nothing_healthy(
     action: str,
 ) -> None:
     found = near(failure_class, similarity)
-    monkeypatch.setattr(unsure, "nearest", lambda *_, **__: found)
-    verdict = look_further(UNKNOWN, [source_of(log)])
+    monkeypatch.setattr(second_look, "nearest", lambda *_, **__: found)
+    verdict = look_further(UNKNOWN, compress([log]), SETTINGS)
     assert (verdict.failure_class, verdict.action) == (expected, action)
 
 
 def test_a_verdict_that_is_sure_is_left_alone(log: Path) -> None:
     sure = make_verdict("KeyError", method="exception", confidence=0.9)
-    assert look_further(sure, [source_of(log)]) is sure
+    assert look_further(sure, compress([log]), SETTINGS) is sure

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
+from configs.diagnose_schema import DiagnoseConfig
 from configs.records import Verdict
 from tasks.diagnose.classes import CLASSES
-from tasks.diagnose.compress import compress
-from tasks.diagnose.failure_agent import ask_about_failure, is_unsure
-from tasks.diagnose.filter_rules import FilterRules
-from tasks.diagnose.language import Model
+from tasks.diagnose.compressed import Compressed
+from tasks.diagnose.failure_agent import OpenFailure, ask_about_failure, is_unsure
 from tasks.diagnose.learned_rules import RuleBook
+from tasks.diagnose.model_protocol import Model
 from tasks.diagnose.rendering import render
 from tasks.diagnose.retrieval import Neighbour, nearest
-from tasks.diagnose.sources import Source
 from tasks.diagnose.verdicts import CAREFUL_ACTIONS, MAX_EVIDENCE
 
 ALIKE = 0.8
@@ -25,37 +23,24 @@ _RETRIEVED_CONFIDENCE = 0.5
 
 
 def look_further(
-    verdict: Verdict,
-    sources: Sequence[Source],
-    *,
-    store: Path | None = None,
-    neighbours: int = 3,
-    embedding_model: Path | None = None,
-    rules: FilterRules | None = None,
-    model: Model | None = None,
-    max_prompt_chars: int = 12_000,
+    verdict: Verdict, logs: Compressed, settings: DiagnoseConfig, model: Model | None = None
 ) -> Verdict:
     """The verdict, or a better founded one when it is unsure.
 
-    `store` is the folder of past cases, `embedding_model` of a model to compare them with, `rules` are
-    the filter rules for jobs of this kind.
+    `settings` say where past cases are and how they are compared.
     """
     if not is_unsure(verdict):
         return verdict
-    compressed = compress(sources, rules)
-    near = nearest(render(compressed), neighbours, store, model=embedding_model)
+    store = settings.resolved_store()
+    near = nearest(render(logs), settings.neighbours, store, model=settings.embedding_model)
     if verdict.failure_class == "Unknown" and _is_alike(near):
         return _as_before(verdict, near)
     verdict = _with_evidence(verdict, near)
     if model is None:
         return verdict
+    failure = OpenFailure(verdict, logs.kept, near)
     return ask_about_failure(
-        model,
-        compressed.kept,
-        near,
-        verdict,
-        book=RuleBook(store) if store is not None else None,
-        max_prompt_chars=max_prompt_chars,
+        model, failure, book=RuleBook(store), max_prompt_chars=settings.max_prompt_chars
     )
 
 
