@@ -27,7 +27,7 @@ from infra.slurm.daemons import ClusterError
 PARTITION = "low"
 """The one whose jobs are preempted by those of the other ones."""
 _WARNING_S = 30
-_LEFT_S = 45
+_LEFT_S = 36
 """From a strike to the time limit: Slurm looks every 30 s, and warns in time for that."""
 _REPAIR_LIMIT_S = 180.0
 _PREEMPTOR_S = 3
@@ -78,7 +78,7 @@ class SlurmSite:
         return {
             "launcher": {"kind": "slurm", "nodes": RANKS, "processes_per_node": 1, "slurm": slurm},
             # So long that Slurm notices what is done to nodes and limits before training is done.
-            "train": {"global_batch_size": 64},
+            "train": {"global_batch_size": 128},
             # A lost node is Slurm's to notice, before the silence counts as a hang.
             "recovery": {
                 "hang_timeout_s": 120,
