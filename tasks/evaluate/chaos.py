@@ -24,7 +24,7 @@ from tasks.evaluate.staging import SHARED_MEMORY
 from tasks.evaluate.times import read_times
 
 TASKS = ("choice", "copy", "text")
-DOCUMENTS = 48
+DOCUMENTS = 240
 _END = "<|endoftext|>"
 _WORDS = [
     *("river", "stone", "old", "bridge", "city", "built", "people", "hills", "paper", "glass"),

@@ -128,17 +128,16 @@ def test_when_a_node_is_lost_the_other_one_answers_the_rest(
     lost = slurm_site.nodes[1]
     site = ["--launcher", config_of_site(slurm_site, tmp_path)]
     command = start_overland(*arguments(place, out), *site, "--nodes", "2", log=log)
+    names = {f"{node}-cpu0" for node in slurm_site.nodes[:2]}
     stopped: dict[int, psutil.Process] = {}
 
     def both_are_planned_for() -> bool:
         for process in workers(out):  # so that work is left, whatever the machine's pace
             stopped[process.pid] = process
             process.suspend()
-        return len(planned_workers(out)) == 2 and len(stopped) == 2
+        return planned_workers(out) == names and len(stopped) == 2
 
     wait_for(both_are_planned_for, command, log)
-    names = planned_workers(out)
-    assert names == {f"{node}-cpu0" for node in slurm_site.nodes[:2]}
     slurm_site.cluster.kill_node(lost)
     try:
         wait_until(lambda: planned_workers(out) == names - {f"{lost}-cpu0"})
