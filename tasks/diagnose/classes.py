@@ -99,6 +99,7 @@ _TABLE = (
         "restart_same_nodes",
         "A data worker was killed, mostly for want of host memory: use fewer workers or a smaller "
         "prefetch, and check the size of /dev/shm.",
+        node_local=True,
     ),
     FailureClass(
         "AttributeError",

@@ -16,9 +16,11 @@ _WORK = compile_pattern(r"WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
 _ENQUEUED = compile_pattern(r"last enqueued work: (\d+)")
 _MISSING = compile_pattern(
     r"(?:Ranks? (?P<barrier>\d+(?:, \d+)*) failed to pass monitoredBarrier|"
-    r"missing ranks: [\[{](?P<recorder>\d+(?:, ?\d+)*)[\]}])"
+    r"missing ranks: [\[{](?P<recorder>\d+(?:, ?\d+)*)[\]}]|"
+    r"(?i:ranks?) (?i:which|that) (?i:did not|have not|has not|never) (?i:join|enter|reach|arriv)\w*(?: \w+){0,3}: ?[\[{]?(?P<analysis>\d+(?:, ?\d+)*)|"
+    r"(?i:rank) (?P<one>\d+)(?: \w+)? (?i:has not joined|did not join|never joined|did not enter|never entered|never reached|stack unchanged))"
 )
-"""As a barrier says it, and the analysis of NCCL's flight records."""
+"""As a barrier says it, the analysis of NCCL's flight records, and watchdogs of other makes."""
 _MOST_WAIT = 0.5
 """Share of all ranks that must have reported, for the others' silence to mean something."""
 
@@ -37,7 +39,7 @@ class Collectives:
         """Take note of a line about a time-out."""
         text = line.body
         if match := _MISSING.search(text):
-            ranks = match["barrier"] or match["recorder"]
+            ranks = next(filter(None, match.groupdict().values())) or ""
             self.named.update(r for r in map(int, ranks.split(",")) if r < MAX_RANKS)
         if (rank := _rank_of(line)) is None:
             return
@@ -60,6 +62,11 @@ class Collectives:
         return _behind(self.enqueued) or _behind(
             {rank: number for rank, number in self.waiting_in.items() if number >= 0}
         )
+
+
+def names_missing(text: str) -> bool:
+    """Whether a line names ranks that did not come to a collective."""
+    return "ank" in text and _MISSING.search(text) is not None
 
 
 def _behind(numbers: dict[int, int]) -> set[int]:

@@ -45,7 +45,7 @@ from tasks.diagnose.endings import (
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.learned_verdict import with_learned_rules
 from tasks.diagnose.logs import LogLine, attempt_log_files
-from tasks.diagnose.place import TIMEOUTS, node_of, one_host, rank_of, stuck_ranks
+from tasks.diagnose.place import TIMEOUTS, names_a_peer, node_of, one_host, rank_of, stuck_ranks
 from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.scan_files import scan_files
@@ -87,6 +87,7 @@ def diagnose_attempt(
     files = attempt_log_files(attempt.path)
     sources = [source_of(f, str(f.relative_to(attempt.path))) for f in files]
     scan = scan_files(sources, _handled_errors(attempt.events()), learned)
+    scan.topology.settle()
     verdict = (
         _from_record(record, scan) or _from_logs(scan, own_job=True) or _from_job_signal(record)
     )
@@ -103,6 +104,7 @@ def diagnose_files(paths: list[Path]) -> Verdict:
 
 def diagnose_scan(scan: Scan) -> Verdict:
     """The same for logs that have been scanned."""
+    scan.topology.settle()
     verdict = (
         verdict_on_success(scan)
         or _from_logs(scan, own_job=False)
@@ -276,6 +278,7 @@ def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) 
     action: ActionKind | None = finding.action
     if finding.role == "effect":
         rank = None
+        action = "restart_exclude_node" if names_a_peer(finding, scan) else action
     if finding.method in TIMEOUTS and (ranks := stuck_ranks(scan)):
         rank, node = min(ranks), one_host(scan, ranks)
         who = ", ".join(str(r) for r in sorted(ranks)[:8])

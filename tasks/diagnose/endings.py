@@ -59,7 +59,7 @@ def _verdict_on_silent_end(scan: Scan) -> Verdict | None:
 def hang(scan: Scan, said: str, line: LogLine) -> Verdict:
     """A hang, with the rank that is behind if one is."""
     ranks = stuck_ranks(scan)
-    node = one_host(scan, ranks)
+    node = one_host(scan, ranks) or (scan.topology.tables.silent_writer() if not ranks else None)
     return make_verdict(
         "Hang",
         method="silence",

@@ -43,6 +43,7 @@ _INNER_RANK = re.compile(
 _HOST_AND_RANK = re.compile(r"(?=[A-Za-z][A-Za-z0-9_.-]{0,60}\d {1,4}\d{1,5}: )\S+ +(\d+): ")
 _MAX_PREFIXES = 3
 _PREFIX_STARTS = frozenset("[(0123456789")
+_OWN_RANK = compile_pattern(r"(?i)(?:^|[\s,\[(|])(?:global_)?rank[=: ]{1,2}(?P<rank>\d{1,6})\b")
 _RANK_LOG = re.compile(r"rank_(\d+)\.log")
 
 
@@ -102,6 +103,14 @@ def make_line(piece: bytes, number: int, source: Source) -> LogLine | None:
         return None
     rank, body = split_prefix(text)
     return LogLine(source.name, number, rank if source.rank is None else source.rank, text, body)
+
+
+def writer_of(line: LogLine) -> int | None:
+    """The rank that a line is of: by its launcher's label, or by its own words."""
+    if line.rank is not None:
+        return line.rank
+    match = _OWN_RANK.search(line.body)
+    return int(match["rank"]) if match is not None and int(match["rank"]) < MAX_RANKS else None
 
 
 def split_prefix(text: str) -> tuple[int | None, str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.findings import Finding
+from tasks.diagnose.host_names import only_name_in
+from tasks.diagnose.logs import writer_of
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.topology import most_named
@@ -19,7 +21,7 @@ _OUT_OF_MEMORY = "Out Of Memory"
 def node_of(finding: Finding, scan: Scan) -> str | None:
     """Node of a fault that sits in a node; None for all others, and where nothing tells."""
     local = CLASSES[finding.failure_class].node_local or finding.action == "restart_exclude_node"
-    if not local:
+    if not local and not names_a_peer(finding, scan):
         return None
     topology = scan.topology
     alike = [f for f in scan.fatal(finding.role) if f.failure_class == finding.failure_class]
@@ -37,8 +39,18 @@ def node_of(finding: Finding, scan: Scan) -> str | None:
         hosts = (topology.named_in(other.line.body) for other in told)
         if (host := next((name for name in hosts if name is not None), None)) is not None:
             return host
+        writer = topology.writer_of(finding.line) if finding.role != "effect" else None
+        if writer is not None:
+            return writer
+        if finding.role == "decisive" and (host := only_name_in(finding.line.text)) is not None:
+            return host
     rank = rank_of(finding, scan)
     return topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
+
+
+def names_a_peer(finding: Finding, scan: Scan) -> bool:
+    """Whether an effect names, by an address that is known, the node that its cause is on."""
+    return finding.role == "effect" and finding.node in scan.topology.by_address
 
 
 def rank_of(finding: Finding, scan: Scan) -> int | None:
@@ -50,7 +62,7 @@ def rank_of(finding: Finding, scan: Scan) -> int | None:
         return finding.rank if told is None else told
     match = _PROCESS.search(finding.line.body)
     if match is None:
-        return None
+        return writer_of(finding.line)
     pid = int(match[1])
     death = scan.torchrun.failures.get(pid)
     if death is not None and death.rank is not None:

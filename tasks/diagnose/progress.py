@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 
 from tasks.diagnose.blocks import without_middle
-from tasks.diagnose.logs import LogLine, make_line
+from tasks.diagnose.logs import LogLine, make_line, writer_of
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.sources import Source
 from tasks.diagnose.times import time_of
@@ -23,7 +23,7 @@ _STEP = compile_pattern(
     r"(?i)\b(?:step|iteration|iter|global_step)\b['\"]?\s*[=:/\[]?\s*(?P<step>\d+)"
 )
 _LOSS = compile_pattern(
-    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss['\"]?(?:\s*[:=]\s*|\s+)"
+    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:/train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
     r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
 )
 _OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _]loss")
@@ -102,8 +102,8 @@ class Progress:
             return None
         step = _STEP.search(body) if "step" in lower or "iter" in lower else None
         number = int(step["step"]) if step is not None else None
-        if number is not None and line.rank is not None:
-            self.last_step[line.rank] = number
+        if number is not None and (rank := writer_of(line)) is not None:
+            self.last_step[rank] = number
         if "loss" in lower and (loss := _loss_of(line)) is not None:
             self._note_loss(line, loss)
             number = -1 if number is None else number

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tasks.diagnose.classify import finding_of
-from tasks.diagnose.collectives import Collectives
+from tasks.diagnose.collectives import Collectives, names_missing
 from tasks.diagnose.exceptions import Raised
 from tasks.diagnose.findings import Finding, Role
 from tasks.diagnose.handled import says_handled, says_passing
@@ -185,6 +185,8 @@ class Scan:
         if stream.handled.recovered(line):
             self._withdraw(stream.handled.last, key)
         finding = self.rules.match(line, self.order)
+        if finding is None and names_missing(line.body):
+            self.collectives.feed(line)
         if line.body.startswith(_CRASH):
             self.crashes.setdefault(line.rank, line)
         if finding is not None:

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from tasks.diagnose.host_names import family_of
+from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -58,6 +60,7 @@ _SYSLOG = (
     ),
     compile_pattern(rf"^\[?(?P<node>{_NAME})(?:\]|:) (?:\[ *\d+\.\d+\] |NVRM: )"),
     compile_pattern(rf"\b(?:kernel|kubelet) (?P<node>{_NAME}): "),
+    compile_pattern(r"(?:^|\s)[a-z][\w-]*\[(?P<node>[A-Za-z][\w.]*-[\w.-]*)\]: "),
     compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),
     compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
 )
@@ -73,6 +76,8 @@ _MAX_PLACES = 50_000
 _MAX_NAME_CHARS = 253
 """As DNS has it."""
 _DOTS_OF_AN_ADDRESS = 3
+_ADDRESSES_OF_A_HOST = 2
+"""What has more is a zone, a group, a network."""
 
 
 @dataclass
@@ -89,9 +94,12 @@ class Topology:
     """What Slurm says of a host's tasks."""
     job_hosts: set[str] = field(default_factory=set)
     """Those of the job's own node list."""
+    tables: HostTables = field(default_factory=HostTables)
+    """What lines of one wording tell, until :meth:`settle`."""
 
     def feed(self, line: LogLine) -> None:
         """Take note of what the line says about hosts."""
+        self.tables.feed(line)
         text = line.body
         if line.rank is not None and line.rank not in self.by_rank and text is not line.text:
             self._note_label(line.text, line.rank)
@@ -107,7 +115,7 @@ class Topology:
         if ("ost" in text or "ode" in text or "NODELIST" in text) and (
             match := _HEADER.search(text)
         ):
-            self._note_list(match["list"])
+            self._note_list(match["list"], text[match.end() :])
         if text.lstrip().startswith("host") and (match := _TORCHRUN_HOST.match(text)):
             self._add_host(match["host"])
 
@@ -161,8 +169,12 @@ class Topology:
         if self._add_host(host):
             self.by_address.setdefault(address, host)
 
-    def _note_list(self, text: str) -> None:
-        for name in expand_hosts(text):
+    def _note_list(self, text: str, rest: str) -> None:
+        """Of a list as Slurm writes it, or of names with blanks, addresses or numbers between them."""
+        names = expand_hosts(text)
+        families = {family_of(name) for name in names}
+        names += [name for name in _TOKEN.findall(rest) if family_of(name) in families]
+        for name in names:
             numbered = any(c.isdigit() for c in name)
             if numbered and len(self.job_hosts) < _MAX_HOSTS and self._add_host(name):
                 self.job_hosts.add(name)
@@ -176,6 +188,17 @@ class Topology:
             self.hosts.add(name)
         return fits
 
+    def settle(self) -> None:
+        """Take over what tables tell: all lines are in. What a line has said outright counts more."""
+        several = Counter(self.by_address.values())
+        zones = {name for name, addresses in several.items() if addresses > _ADDRESSES_OF_A_HOST}
+        self.hosts -= zones
+        outright = {a: host for a, host in self.by_address.items() if host not in zones}
+        self.by_address = {**self.tables.by_address(), **outright}
+        told = self.tables.by_rank(self.hosts | set(self.by_address.values()))
+        self.by_rank = {**told, **self.by_rank}
+        self.hosts |= {*self.by_address.values(), *self.tables.labelled()}
+
     def host(self, node: str | None, rank: int | None) -> str | None:
         """Host of a name or address, else of a rank."""
         if node is not None:
@@ -188,7 +211,15 @@ class Topology:
             match = pattern.search(text)
             if match and match["node"] not in _NO_HOSTS and _may_be_host(match["node"], self.hosts):
                 return str(match["node"])
-        return next((t for t in _TOKEN.findall(text) if t in self.hosts), None)
+        return self._known_in(text)
+
+    def writer_of(self, line: LogLine) -> str | None:
+        """The host that a launcher has put before the line."""
+        return self._known_in(line.text.removesuffix(line.body))
+
+    def _known_in(self, text: str) -> str | None:
+        known = (t for t in _TOKEN.findall(text) if t in self.hosts or t in self.by_address)
+        return next((self.by_address.get(name, name) for name in known), None)
 
     def failed_task_host(self, wanted: str = "") -> str | None:
         """The only host whose tasks failed, or failed in that way."""
@@ -212,9 +243,11 @@ class Topology:
 
 def may_tell_hosts(body: str) -> bool:
     """Whether the line may say which host is where."""
-    return any(
-        p.search(body) is not None for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, _HEADER)
-    ) or ("NCCL" in body and (_NCCL_RANK.search(body) is not None or "Bootstrap" in body))
+    return (
+        may_be_table(body)
+        or any(p.search(body) is not None for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, _HEADER))
+        or ("NCCL" in body and (_NCCL_RANK.search(body) is not None or "Bootstrap" in body))
+    )
 
 
 def most_named(hosts: list[str]) -> str | None:

@@ -1,0 +1,216 @@
+"""Hosts that lists tell: of a job's hosts in order, of each host's ranks, of a host's place and its processes.
+
+Ranks go through hosts in the order of the list, as launchers place them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from tasks.diagnose.host_names import family_of, may_name_host
+from tasks.diagnose.patterns import compile_pattern
+
+_RANKS = compile_pattern(
+    r"(?i)\branks?[ =:]*\[?(?P<low>\d{1,6}) ?(?:-|\.\.|to|\x{2013}) ?(?P<high>\d{1,6})\b"
+)
+_SLOTS = compile_pattern(
+    r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*) (?:slots|max_slots) ?= ?(?P<count>\d{1,3})\b"
+)
+_NODE_RANK = compile_pattern(r"(?i)\bnode[_-]rank[ =:]+(?P<key>\d{1,5})\b")
+_PROCESSES = compile_pattern(
+    r"(?i)\bn(?:um_)?proc(?:esse)?s?(?:[_-]per[_-]node)?[ =:]+(?P<key>\d{1,3})\b"
+)
+_FIRST_RANK = compile_pattern(
+    r"(?i)\b(?:rank[_ ]offset|first[_ ]rank|base[_ ]rank)[ =:]+(?P<key>\d{1,6})\b"
+)
+_EACH = compile_pattern(
+    r"(?i)\b(?P<key>\d{1,3}) (?:procs?|process(?:es)?|gpus?|ranks|slots|workers)(?: each| per (?:node|host)|/(?:node|host))"
+)
+_WORD = re.compile(r"[A-Za-z][\w-]{1,62}(?:\.[\w-]{1,62}){0,8}")
+_BETWEEN = re.compile(r"(?:=[\d.]+|\([\d.]+\)|:\d+)?[\s,;|]+")
+_MAX_HOSTS = 20_000
+_MAX_ALONE_CHARS = 80
+_MAX_SLOTS = 64
+_RANKS_OF_RANGE = 4096
+
+
+@dataclass
+class HostLists:
+    """Feed it lines; it holds what their lists tell, in bounded memory."""
+
+    hosts: dict[str, None] = field(default_factory=dict)
+    """Of lists, in order."""
+    slots: dict[str, int] = field(default_factory=dict)
+    """Processes of each host of a host file, in order."""
+    ranges: dict[int, str] = field(default_factory=dict)
+    """Hosts by rank, of lines that name the ranks of each."""
+    starts: dict[int, str] = field(default_factory=dict)
+    """Hosts by their first rank."""
+    each: int | None = None
+    """Processes of a host."""
+    _bare: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
+    """Names that stand alone in a line, by family."""
+
+    def feed(self, text: str, label: str | None) -> None:
+        """Take note of what the line may tell. `label`: the host that a launcher has put before it."""
+        if len(self.hosts) >= _MAX_HOSTS or len(self.ranges) >= _MAX_HOSTS:
+            return
+        lower = text.lower()
+        if "rank" in lower:
+            self._note_ranges(text, label)
+            self._note_start(text, label)
+        if "slots" in lower and (match := _SLOTS.search(text)):
+            self.slots.setdefault(match["host"], int(match["count"]))
+        self._note_names(text)
+
+    def _note_ranges(self, text: str, label: str | None) -> None:
+        """Each host stands before its ranks, or each behind them; a label may stand for all."""
+        found = _all_ranges(text)
+        if not found:
+            return
+        cuts = [0, *(end for _, _, _, end in found)]
+        several = len(found) > 1
+        before = [
+            _last_name(text[cut:start], several)
+            for cut, (_, _, start, _) in zip(cuts, found, strict=False)
+        ]
+        starts = [start for _, _, start, _ in found[1:]] + [len(text)]
+        after = [
+            _first_name(text[end:start], several)
+            for (_, _, _, end), start in zip(found, starts, strict=True)
+        ]
+        names = before if all(before) else after if all(after) else [label] if not several else []
+        for (low, high, _, _), name in zip(found, names, strict=False):
+            if name is not None and 0 <= high - low < _RANKS_OF_RANGE:
+                for rank in range(low, high + 1):
+                    self.ranges.setdefault(rank, name)
+
+    def _note_start(self, text: str, label: str | None) -> None:
+        host = label or _only_name(text)
+        if host is None or len(self.starts) >= _MAX_HOSTS:
+            return
+        if match := _FIRST_RANK.search(text):
+            self.starts.setdefault(int(match["key"]), host)
+        node, processes = _NODE_RANK.search(text), _PROCESSES.search(text)
+        if node and processes:
+            self.each = int(processes["key"])
+            self.starts.setdefault(int(node["key"]) * self.each, host)
+
+    def _note_names(self, text: str) -> None:
+        """A row of names, or one that is alone in its line."""
+        alone = text.strip()
+        if len(alone) < _MAX_ALONE_CHARS and _WORD.fullmatch(alone):
+            if may_name_host(alone) and len(self._bare) < _MAX_HOSTS:
+                self._bare[family_of(alone)][alone] = None
+                if len(self._bare[family_of(alone)]) > 1:
+                    self.hosts.update(self._bare[family_of(alone)])
+            return
+        row = _row_of_names(text)
+        if len(row) > 1:
+            self.hosts.update(dict.fromkeys(row))
+            if match := _EACH.search(text):
+                self.each = int(match["key"])
+
+    def merge(self, other: HostLists) -> None:
+        """Add what other lines of the same job told."""
+        self.hosts = {**self.hosts, **other.hosts}
+        self.slots = {**self.slots, **other.slots}
+        self.ranges = {**other.ranges, **self.ranges}
+        self.starts = {**other.starts, **self.starts}
+        self.each = self.each or other.each
+
+    def by_rank(self) -> dict[int, str]:
+        """Hosts by rank, as lines name ranks."""
+        if len(set(self.ranges.values())) > 1:
+            return self.ranges
+        return filled(self.starts, self.each)
+
+    def by_order(self) -> dict[int, str]:
+        """Hosts by rank, by the order of hosts and their numbers of processes alone."""
+        if len(self.slots) > 1:
+            placed = [
+                host for host, count in self.slots.items() for _ in range(min(count, _MAX_SLOTS))
+            ]
+            return dict(enumerate(placed))
+        if self.each and len(self.hosts) > 1:
+            return filled({at * self.each: host for at, host in enumerate(self.hosts)}, self.each)
+        return {}
+
+
+def may_be_list(text: str) -> bool:
+    """Whether the line may tell hosts, or one of a list of them."""
+    telling = (_RANKS, _SLOTS, _NODE_RANK, _FIRST_RANK)
+    alone = text.strip()
+    return (
+        any(pattern.search(text) for pattern in telling)
+        or (len(alone) < _MAX_ALONE_CHARS and _WORD.fullmatch(alone) is not None)
+        or len(_row_of_names(text)) > 1
+    )
+
+
+def filled(starts: dict[int, str], each: int | None = None) -> dict[int, str]:
+    """Hosts of all ranks by those of some: of hosts whose first ranks are equally far apart.
+
+    `each`: how far, if it is known.
+    """
+    ranks = sorted(starts)
+    steps = {after - before for before, after in pairwise(ranks)}
+    step = each if each is not None else min(steps, default=0)
+    if each is None and len(steps) != 1:
+        return {}
+    return {s + at: starts[s] for s in ranks for at in range(min(step, _RANKS_OF_RANGE))}
+
+
+def _all_ranges(text: str) -> list[tuple[int, int, int, int]]:
+    """All ranges of ranks: first, last, where it begins and ends in the text."""
+    found, at = [], 0
+    while match := _RANKS.search(text[at:]):
+        end = at + match.end()
+        begin = text.lower().rindex("rank", at, end)
+        found.append((int(match["low"]), int(match["high"]), begin, end))
+        at = end
+    return found
+
+
+def _names(text: str, of_any_kind: bool) -> Iterable[str]:
+    """Names that hosts may have; where several stand in a row of ranges, also those without a digit."""
+    for word in _WORD.findall(text):
+        if may_name_host(word) or (of_any_kind and "-" in word):
+            yield word
+
+
+def _last_name(text: str, of_any_kind: bool) -> str | None:
+    names = list(_names(text, of_any_kind))
+    return names[-1] if names else None
+
+
+def _first_name(text: str, of_any_kind: bool) -> str | None:
+    return next(iter(_names(text, of_any_kind)), None)
+
+
+def _only_name(text: str) -> str | None:
+    names = {word for word in _WORD.findall(text) if may_name_host(word)}
+    return names.pop() if len(names) == 1 else None
+
+
+def _row_of_names(text: str) -> list[str]:
+    """The first row of names of one family with nothing but blanks, commas, addresses or ports between."""
+    row: list[str] = []
+    end = 0
+    for match in _WORD.finditer(text):
+        word = match[0]
+        if not may_name_host(word) or text[match.start() - 1 : match.start()] in ("/", "=", "."):
+            continue
+        joined = bool(row) and _BETWEEN.fullmatch(text[end : match.start()]) is not None
+        if joined and family_of(word) == family_of(row[0]):
+            row.append(word)
+        elif len(row) > 1:
+            break
+        else:
+            row = [word]
+        end = match.end()
+    return row

@@ -1,0 +1,80 @@
+"""What can be the name of a host, and what cannot: devices, ranks, files and versions look much alike."""
+
+from __future__ import annotations
+
+import re
+
+from tasks.diagnose.patterns import compile_pattern
+
+DIGITS = re.compile(r"\d+")
+_TOKEN = compile_pattern(r"(?:^|[^\w./-])([A-Za-z][\w-]{1,62}(?:\.[\w-]{1,62}){0,8})")
+_STEM = re.compile(r"[A-Za-z]*")
+_PARTS_OF_A_HOST = """
+cuda cpu numa device dev card mlx ib eth ens enp eno enx bond hsn lo docker veth br mem nvme sd hfi bnxt rdma nic
+port pci pcie socket core cores thread threads sm gen roce irdma efa ocp rail switch
+"""
+_RANKS_AND_WORK = """
+rank ranks local global tp pp dp cp ep vpp etp fsdp hsdp ddp mesh stage layer layers expert block chunk shard
+part split bucket batch step iter iteration epoch seed seq microbatch mb run trial attempt restart exp job task tasks
+default loader pid tid id uid uuid comm world size process proc
+"""
+_VERSIONS_AND_UNITS = """
+version python torch nccl cudnn cu rocm bf fp float int uint adam utf sha md amd arm rev release build rtx tesla
+gib mib kib gb mb kb ms us ns tflops
+"""
+_NO_STEMS = frozenset(f"{_PARTS_OF_A_HOST} {_RANKS_AND_WORK} {_VERSIONS_AND_UNITS}".split())
+_SHORT = re.compile(r"(?i)[abehlprstvx]\d{1,3}")
+"""A GPU's model, a version, a rank."""
+_DEVICE = re.compile(r"(?i)gpu-?(?:\d|[0-9a-f]{8}(?:-[0-9a-f-]+)?)")
+_LAST_LETTER = re.compile(r"(?<=[-#])[a-z]$")
+_FILE = re.compile(
+    r"\.(?:py|so|json|ya?ml|bin|log|txt|pt|pth|cc|cpp|cu|h|hpp|out|err|tar|gz|parquet|jsonl|safetensors|npy|idx|arrow|sh|cfg|toml)(?:\.\d+)*$"
+)
+
+
+_LABEL = re.compile(
+    r"(?:[\d\s:.,TZ/+-]{8,40})?"
+    r"(?:\((?P<actor>[A-Za-z][\w.-]{1,80}), rank=|[\[(]?(?P<host>[A-Za-z][\w.-]{1,80}\w)[\])]?(?::? |: ?|:\d+\s))"
+)
+_FIELD = re.compile(
+    r"\"(?:host(?:_?name)?|node(?:_?name)?|pod(?:_?name)?|replica|instance)\" ?: ?\"(?P<host>[\w.-]{1,80})\""
+)
+
+
+def label_of(text: str) -> str | None:
+    """The host that a launcher or logger has put before a line, or into its record."""
+    if text.startswith("{"):
+        record = _FIELD.search(text)
+        return record["host"] if record is not None and may_name_host(record["host"]) else None
+    match = _LABEL.match(text)
+    if match is None:
+        return None
+    name = match["actor"] or match["host"]
+    return name if match["actor"] or may_name_host(name) else None
+
+
+def host_tokens(text: str) -> list[str]:
+    """All words that may name a host, in order."""
+    return [token for token in _TOKEN.findall(text) if may_name_host(token)]
+
+
+def only_name_in(text: str) -> str | None:
+    """The name, when one word alone may be a host's."""
+    names = {word for word in host_tokens(text) if "-" in word or word.count(".") > 1}
+    return names.pop() if len(names) == 1 else None
+
+
+def may_name_host(name: str) -> bool:
+    """Whether a word may be a host's name: with letters first and a digit, and of no other known kind."""
+    short = name.partition(".")[0]
+    if not DIGITS.search(short) or "_" in short:
+        return False
+    if _FILE.search(name) or _DEVICE.fullmatch(short) or _SHORT.fullmatch(short):
+        return False
+    stem = _STEM.match(short)
+    return stem is not None and stem[0].lower() not in _NO_STEMS
+
+
+def family_of(name: str) -> str:
+    """The name without its numbers, or the letter at its end: hosts of one cluster share it."""
+    return _LAST_LETTER.sub("#", DIGITS.sub("#", name.partition(".")[0]))
