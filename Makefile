@@ -6,8 +6,8 @@ VENV ?= .venv
 TORCH ?= torch==2.13.0
 PIP_FLAGS ?= --quiet --disable-pip-version-check
 PYTEST_FLAGS ?=
-# Tests wait for processes more than they compute: three at a time on two cores.
-WORKERS ?= 3
+# Tests wait for processes more than they compute: four at a time on two cores.
+WORKERS ?= 4
 
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -30,7 +30,7 @@ run: install     ## the whole pipeline, small: configs/quickstart.yaml
 	$(BIN)/overland run configs/quickstart.yaml
 
 test: install slurm-if-possible  ## all tests but the longest, with coverage
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --cov --cov-report=term $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term $(PYTEST_FLAGS)
 
 test-all: install  ## all tests: chaos, benchmarks and whole runs on a Slurm cluster too
 	$(BIN)/python -m pytest -m "" $(PYTEST_FLAGS)
