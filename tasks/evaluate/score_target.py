@@ -24,6 +24,7 @@ from tasks.evaluate.harness import evaluate
 from tasks.evaluate.manifest import documents_path, read_documents
 from tasks.evaluate.plan import EvaluationPlan
 from tasks.evaluate.replay import ReplayLM
+from tasks.evaluate.resampling import own_resampling
 from tasks.evaluate.responses import read_responses
 from tasks.evaluate.sandbox import Limits, confined
 from tasks.evaluate.times import Done, record
@@ -111,14 +112,15 @@ def _load(evaluation: EvaluationDir, plan: EvaluationPlan, name: str) -> tuple[T
 
 def _evaluate(target: Target, replay: ReplayLM, plan: EvaluationPlan) -> _Results:
     try:
-        results = evaluate(
-            lm=replay,
-            task_dict=target.task_dict,
-            limit=plan.limit,
-            bootstrap_iters=plan.bootstrap_iterations,
-            log_samples=False,
-            confirm_run_unsafe_code=True,
-        )
+        with own_resampling():
+            results = evaluate(
+                lm=replay,
+                task_dict=target.task_dict,
+                limit=plan.limit,
+                bootstrap_iters=plan.bootstrap_iterations,
+                log_samples=False,
+                confirm_run_unsafe_code=True,
+            )
     except EvaluationError:
         raise
     except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,7 @@ def test_a_checkpoint_that_is_replaced_while_it_is_evaluated_is_tried_again(
 ) -> None:
     run, tried = RunDir(config.resolved_run_dir()), []
 
-    def evaluate_checkpoint(config: RunConfig, step: int, stop: threading.Event) -> None:
+    def evaluate_checkpoint(config: RunConfig, step: int, *_: object) -> None:
         tried.append(step)
         if len(tried) == 1:
             save(run, step, attempt=2)

@@ -149,6 +149,7 @@ class _Cluster:
     def submit(self, spec: JobSpec) -> JobHandle:
         self.states[spec.job_dir] = self.ends.pop(0)
         self.specs.append(spec)
+        spec.job_dir.mkdir(parents=True)
         return JobHandle(spec.key, "1", spec.job_dir, 0.0)
 
     def poll(self, handle: JobHandle) -> JobStatus:
