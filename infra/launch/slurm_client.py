@@ -23,6 +23,7 @@ from infra.launch.slurm_errors import (
     NoSuchJobError,
     SlurmError,
     SlurmTokenError,
+    SlurmTokenLapsedError,
     SlurmUnavailableError,
 )
 from infra.launch.slurm_token import TokenSource
@@ -54,6 +55,8 @@ class SlurmClient:
             base_url=self.url, timeout=_TIMEOUT_S, transport=transport, trust_env=False
         )
         self._dialect: Dialect | None = None
+        self._was_accepted = False
+        """Whether a token of ours was: then one that fails now may be renewed soon."""
 
     def close(self) -> None:
         """Give the connections back."""
@@ -171,10 +174,17 @@ class SlurmClient:
     ) -> dict[str, Any]:
         """The answer; errors whose number is `allowed` are left to the caller."""
         try:
-            return self._call_once(method, path, body, allowed)
-        except SlurmTokenError:
-            self._tokens.forget()
-            return self._call_once(method, path, body, allowed)
+            try:
+                answer = self._call_once(method, path, body, allowed)
+            except SlurmTokenError:
+                self._tokens.forget()
+                answer = self._call_once(method, path, body, allowed)
+        except SlurmTokenError as error:
+            if self._was_accepted:
+                raise SlurmTokenLapsedError(str(error)) from error
+            raise
+        self._was_accepted = True
+        return answer
 
     def _call_once(
         self,

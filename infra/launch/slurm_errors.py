@@ -48,6 +48,14 @@ class SlurmTokenError(SlurmError):
     """The token is missing, expired or not accepted."""
 
 
+class SlurmTokenLapsedError(SlurmTokenError, SlurmUnavailableError):
+    """There is no accepted token now, but there was one before: it is waited for, as for the server."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.was_sent = False
+
+
 class NoSuchJobError(SlurmError):
     """The server does not know the job (any more)."""
 

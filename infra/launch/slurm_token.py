@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from infra.launch.slurm_errors import SlurmTokenError
@@ -33,8 +34,11 @@ class TokenSource:
     def token(self) -> str:
         """The token; read again when it is about to expire."""
         with self._lock:
-            if not self._token or _expires_within(self._token, _EARLY_S):
+            if not self._token or _expires_within(self._token, 0.0):
                 self._token = self._fresh()
+            elif _expires_within(self._token, _EARLY_S):
+                with suppress(SlurmTokenError):  # The next call tries again; this one still holds.
+                    self._token = self._fresh()
             return self._token
 
     def forget(self) -> None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -21,7 +22,7 @@ from infra.launch.slurm_errors import (
     SlurmUnavailableError,
 )
 from infra.launch.slurm_jobs import JobTable, patiently
-from infra.launch.slurm_token import TokenSource
+from infra.launch.slurm_token import TokenSource, token_source
 from infra.launch.slurm_types import JobRequest
 
 TOKEN = "head.e30.secret"
@@ -148,6 +149,38 @@ def test_a_token_that_is_refused_is_read_again_once() -> None:
     server = Server("v0.0.42", answer)
     assert make_client(server, TokenSource(lambda: next(tokens), "a test")).jobs() == []
     assert len(server.asked) == 2
+
+
+def test_once_a_token_was_accepted_a_new_one_is_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        is_good = request.headers["X-SLURM-USER-TOKEN"] == path.with_name("good").read_text()
+        return httpx.Response(200 if is_good else 401, json={"jobs": [old_job(7)]})
+
+    def write_token(name: str, accepted: str = "") -> None:
+        path.touch(mode=0o600)
+        path.write_text(f"head.e30.{name}")
+        path.with_name("good").write_text(f"head.e30.{accepted or name}")
+
+    write_token("wrong", accepted="first")
+    client = make_client(Server("v0.0.42", answer), token_source(path, ()))
+    with pytest.raises(SlurmTokenError) as caught:
+        client.jobs()
+    assert not isinstance(caught.value, SlurmUnavailableError), "nothing tells that it gets better"
+
+    write_token("first")
+    table = JobTable(client, interval_s=0.0, patience_s=30.0)
+    assert table.find(7, comment="job 7", submitted_at=0.0) is not None
+    write_token("first", accepted="second")
+    for _ in range(100):
+        assert table.find(7, comment="job 7", submitted_at=0.0) is not None
+        time.sleep(0.0 if table.is_away else 0.02)
+    assert table.is_away
+    renewal = threading.Timer(0.2, write_token, ["second"])
+    renewal.start()
+    assert len(patiently(client.jobs, patience_s=30.0)) == 1
+    renewal.join()
 
 
 def test_whether_a_request_may_have_arrived_is_known() -> None:

@@ -56,6 +56,16 @@ def test_read_again_before_it_expires_and_when_it_is_refused(tmp_path: Path) -> 
     assert source.token().startswith("third")
 
 
+def test_one_that_still_holds_is_kept_while_there_is_no_new_one(tmp_path: Path) -> None:
+    path = token_file(tmp_path, make_token(30, "first"))
+    source = token_source(path, ())
+    first = source.token()
+    path.write_text("")  # as while it is being renewed
+    assert source.token() == first
+    path.write_text(make_token(3600, "second"))
+    assert source.token().startswith("second")
+
+
 @pytest.mark.parametrize(
     ("text", "mode", "words"),
     [
