@@ -6,6 +6,7 @@ of its nodes is followed by another one without that node.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,6 +21,8 @@ from configs.rundir import read_record, write_record
 from tasks.recover.nodecheck import Findings, Rules
 from tasks.recover.nodecheck_course import Course
 from tasks.recover.nodecheck_files import CheckFiles
+
+logger = logging.getLogger(__name__)
 
 MAX_JOBS = 3
 REPORT_NAME = "report.json"
@@ -131,8 +134,18 @@ class _Check:
             if course is not None:
                 return self._follow(files, course)
         except LaunchError as error:
+            # What the launcher does not know, the nodes may still do: nobody follows them any more.
             self.problem = str(error)
+            self._end(files)
         return ""
+
+    def _end(self, files: CheckFiles) -> None:
+        """End the job; one that cannot be ended leaves by itself when no order comes."""
+        try:
+            self.jobs.end(files)
+        except LaunchError as error:
+            logger.warning("the check's job in %s is not ended: %s", files.job_dir, error)
+            self.problem = self.problem or f"its job could not be ended: {error}"
 
     def _wait_for_start(self, files: CheckFiles) -> Course | str | None:
         """The course once the job runs; why it ended before; None when the time was over."""
@@ -140,10 +153,10 @@ class _Check:
             if view.ended:
                 return view.words or "it ended before it had begun"
             if time.monotonic() > self.deadline_s:
-                self.jobs.end(files)
                 self.problem = (
                     f"its job has not started within {self.settings.timeout_s:g} s: {view.words}"
                 )
+                self._end(files)
                 return None
             time.sleep(_POLL_INTERVAL_S)
         settings = self.settings
@@ -153,19 +166,22 @@ class _Check:
     def _follow(self, files: CheckFiles, course: Course) -> str:
         """Round after round to the end; returns why the job was lost on the way."""
         lost = self.problem = ""
-        while not course.advance():
-            view = self.jobs.look(files)
-            if view.ended and not course.advance():
-                lost = view.words or "it has left"
-                break
-            if time.monotonic() > self.deadline_s:
-                self.problem = f"it took longer than {self.settings.timeout_s:g} s"
-                break
-            time.sleep(_POLL_INTERVAL_S)
+        try:
+            while not course.advance():
+                view = self.jobs.look(files)
+                if view.ended and not course.advance():
+                    lost = view.words or "it has left"
+                    break
+                if time.monotonic() > self.deadline_s:
+                    self.problem = f"it took longer than {self.settings.timeout_s:g} s"
+                    break
+                time.sleep(_POLL_INTERVAL_S)
+        except LaunchError as error:
+            self.problem = str(error)
         self.findings, self.rounds = course.findings(), course.rounds
         if not lost:
             files.done.touch()
-        self.jobs.end(files)
+        self._end(files)
         return lost
 
     def results(self) -> list[NodeResult]:

@@ -231,3 +231,31 @@ def test_a_launcher_that_fails_ends_the_check_not_the_run(tmp_path: Path) -> Non
 
     report = check(Refuses(), tmp_path)
     assert (report.complete, report.reason) == (False, "job 'x' was refused")
+
+
+def test_a_launcher_that_fails_in_mid_check_leaves_what_was_found(tmp_path: Path) -> None:
+    def fail_in_round_2(jobs: Jobs, files: CheckFiles) -> JobView | None:
+        if files.order(2) is not None:
+            raise LaunchError("Slurm has not answered for 900 s")
+        return None
+
+    jobs = Jobs(broken=["b"], on_look=fail_in_round_2)
+    report = check(jobs, tmp_path)
+    assert (report.complete, report.reason) == (False, "Slurm has not answered for 900 s")
+    good = report.named("good")
+    assert len(good) == 2
+    assert "b" not in good
+    assert CheckFiles(tmp_path / "try_1").done.exists(), "its nodes are told to leave"
+    assert jobs.ended == ["try_1"]
+
+
+def test_a_job_that_cannot_be_ended_costs_no_findings(tmp_path: Path) -> None:
+    class CannotEnd(Jobs):
+        def end(self, files: CheckFiles) -> None:
+            raise LaunchError("it cannot be ended")
+
+    report = check(CannotEnd(broken=["b"]), tmp_path)
+    assert (report.named("faulty"), report.drained) == (["b"], ["b"])
+    assert report.reason == "its job could not be ended: it cannot be ended"
+    waiting = check(CannotEnd(never_starts=True), tmp_path / "waiting", timeout_s=0.05)
+    assert waiting.reason.startswith("its job has not started within 0.05 s")
