@@ -17,6 +17,7 @@ from tasks.diagnose.patterns import compile_pattern
 _RANKS = compile_pattern(
     r"(?i)\branks?[ =:]*\[?(?P<low>\d{1,6}) ?(?:-|\.\.|to|\x{2013}) ?(?P<high>\d{1,6})\b"
 )
+_SPAN_OF_HOST = re.compile(r"(?:^|[\s|,;(])(\d{1,6})-(\d{1,6})[:= ]{1,3}([A-Za-z][\w.-]{1,80}\w)")
 _SLOTS = compile_pattern(
     r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*) (?:slots|max_slots) ?= ?(?P<count>\d{1,3})\b"
 )
@@ -66,6 +67,8 @@ class HostLists:
         if "slots" in lower and (match := _SLOTS.search(text)):
             self.slots.setdefault(match["host"], int(match["count"]))
         self._note_names(text)
+        if "-" in text and len(spans := _SPAN_OF_HOST.findall(text)) > 1:
+            self._note_spans([(int(low), int(high), name) for low, high, name in spans])
 
     def _note_ranges(self, text: str, label: str | None) -> None:
         """Each host stands before its ranks, or each behind them; a label may stand for all."""
@@ -88,6 +91,14 @@ class HostLists:
             if name is not None and 0 <= high - low < _RANKS_OF_RANGE:
                 for rank in range(low, high + 1):
                     self.ranges.setdefault(rank, name)
+
+    def _note_spans(self, spans: list[tuple[int, int, str]]) -> None:
+        """Of hosts behind numbers that go on from one to the next, as ranks do: 0-7 a1 | 8-15 a2."""
+        if spans[0][0] != 0 or any(b[0] != a[1] + 1 for a, b in pairwise(spans)):
+            return
+        if all(may_name_host(name) for _, _, name in spans) and spans[-1][1] < _RANKS_OF_RANGE:
+            for low, high, name in spans:
+                self.ranges.update(dict.fromkeys(range(low, high + 1), name))
 
     def _note_start(self, text: str, label: str | None) -> None:
         host = label or _only_name(text)
@@ -149,6 +160,7 @@ def may_be_list(text: str) -> bool:
         any(pattern.search(text) for pattern in telling)
         or (len(alone) < _MAX_ALONE_CHARS and _WORD.fullmatch(alone) is not None)
         or len(_row_of_names(text)) > 1
+        or len(_SPAN_OF_HOST.findall(text)) > 1
     )
 
 

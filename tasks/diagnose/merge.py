@@ -66,3 +66,5 @@ def _merge_progress(whole: Progress, part: Progress) -> None:
     whole.steps_seen += part.steps_seen
     whole.tails.update(part.tails)
     whole.last_step.update(part.last_step)
+    whole.step_reports.update(part.step_reports)
+    whole._step_numbers.extend(part._step_numbers)

@@ -7,7 +7,7 @@ that training went on after was survived: it ended nothing.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
@@ -59,7 +59,11 @@ _MAX_LOSSES = 8192
 _SUMMARY = "wandb:"
 """It repeats the last numbers when the process ends."""
 _MIN_REPORTERS = 3
+_REGULAR_REPORTS = 3
+_REPORTS_BEHIND = 5
+"""A rank that is further behind and has seldom reported speaks only now and then."""
 _MIN_HISTORY = 16
+_MAX_NUMBERS = 4096
 _MIN_SPIKE = 5
 _SPIKE_RATIO = 1.5
 _USUAL_REPORTS = 64
@@ -76,6 +80,10 @@ class Progress:
     tails: dict[str, deque[LogLine]] = field(default_factory=dict)
     _loss_stream: tuple[str, int | None] | None = None
     last_step: dict[int, int] = field(default_factory=dict)
+    """By rank."""
+    _step_numbers: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_NUMBERS))
+    step_reports: Counter[int] = field(default_factory=Counter)
+    """By rank: how often it has reported a step."""
     _steps: deque[LogLine] = field(default_factory=lambda: deque(maxlen=_MIN_HISTORY))
     reports: int = 0
     """Losses that the first rank to report one has reported."""
@@ -104,6 +112,8 @@ class Progress:
         number = int(step["step"]) if step is not None else None
         if number is not None and (rank := writer_of(line)) is not None:
             self.last_step[rank] = number
+            self.step_reports[rank] += 1
+            self._step_numbers.append(number)
         if "loss" in lower and (loss := _loss_of(line)) is not None:
             self._note_loss(line, loss)
             number = -1 if number is None else number
@@ -166,8 +176,19 @@ class Progress:
         if len(self.last_step) < _MIN_REPORTERS:
             return set()
         last = max(self.last_step.values())
-        behind = {rank for rank, step in self.last_step.items() if step < last}
-        return behind if 2 * len(behind) < len(self.last_step) else set()
+        near = last - _REPORTS_BEHIND * self._steps_of_a_report()
+        told = {
+            rank: step
+            for rank, step in self.last_step.items()
+            if step >= near or self.step_reports[rank] >= _REGULAR_REPORTS
+        }
+        behind = {rank for rank, step in told.items() if step < last}
+        return behind if 2 * len(behind) < len(told) else set()
+
+    def _steps_of_a_report(self) -> int:
+        """Steps between two reports, by the last of them."""
+        numbers = sorted(set(self._step_numbers))
+        return min((after - before for before, after in pairwise(numbers)), default=0)
 
     def success(self) -> LogLine | None:
         """The line that says that the job ended well, near the end of a log."""
