@@ -18,7 +18,7 @@ from configs.memory import GIB, MemoryEstimate, estimate_memory, readable
 from configs.regression_checks import check_regressions
 from configs.schema import ParallelConfig, RunConfig
 from configs.shapes import VOCAB_MULTIPLE
-from configs.slurm_checks import check_slurm
+from configs.slurm_checks import check_slurm, check_withheld
 
 _USABLE_MEMORY = 0.92
 """Share of a GPU's memory left by the CUDA context, NCCL's buffers and fragmentation."""
@@ -56,7 +56,7 @@ def check_launchable(config: RunConfig) -> None:
             f"launcher.nodes is {launcher.nodes}, but the local launcher runs on this machine alone: "
             f"set launcher.nodes=1 and parallel sizes for {launcher.processes_per_node} processes"
         )
-    if launcher.kind == "slurm" and (problems := list(check_slurm(launcher))):
+    if launcher.kind == "slurm" and (problems := [*check_slurm(launcher), *check_withheld(config)]):
         raise ConfigError("\n".join(problems))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from urllib.parse import urlsplit
 
-from configs.schema import LauncherConfig
+from configs.schema import LauncherConfig, RunConfig
 
 
 def check_slurm(launcher: LauncherConfig) -> Iterator[str]:
@@ -34,6 +35,16 @@ def check_slurm(launcher: LauncherConfig) -> Iterator[str]:
             )
     if slurm.gpu_type is not None and not slurm.gpus_per_node:
         yield "launcher.slurm.gpu_type needs gpus_per_node"
+
+
+def check_withheld(config: RunConfig) -> Iterator[str]:
+    """The language model's key is the flow's alone, whatever its variable is called."""
+    name, patterns = config.diagnose.api_key_env, config.launcher.slurm.withhold
+    if name is not None and not any(fnmatchcase(name, pattern) for pattern in patterns):
+        yield (
+            f"diagnose.api_key_env names {name}, which every job on the cluster would get: add it to "
+            "launcher.slurm.withhold"
+        )
 
 
 def _is_url(text: str) -> bool:

@@ -54,6 +54,17 @@ class SlurmConfig(Section):
     network_interface: str | None = None
     """Over which ranks on several nodes talk, like ib0; None: as the nodes' names resolve."""
 
+    withhold: list[str] = Field(
+        default_factory=lambda: [
+            "PREFECT_*",
+            "MLFLOW_TRACKING_USERNAME",
+            "MLFLOW_TRACKING_PASSWORD",
+            "MLFLOW_TRACKING_TOKEN",
+            "*_API_KEY",
+        ]
+    )
+    """Environment variables of the flow that its jobs don't get, as patterns; all others travel to the
+    server and the nodes."""
     poll_interval_s: PositiveFloat = 2.0
     """At most one query this often, for all jobs together."""
     patience_s: PositiveFloat = 900.0

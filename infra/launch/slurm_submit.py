@@ -8,8 +8,6 @@ still on its way then, is too late for the claim and leaves by itself.
 from __future__ import annotations
 
 import math
-import os
-import re
 import time
 import uuid
 from pathlib import Path
@@ -18,6 +16,7 @@ from configs.errors import LaunchError
 from configs.schema import LauncherConfig
 from infra.launch.base import JobSpec
 from infra.launch.slurm_client import SlurmClient
+from infra.launch.slurm_environment import job_environment
 from infra.launch.slurm_errors import (
     SlurmError,
     SlurmTokenError,
@@ -47,8 +46,6 @@ _FIRST_LOOK_S = 1.0
 """Within this, Slurm has looked at a new job."""
 _LOOK_PAUSE_S = 0.1
 _PARTITION_LIMIT = 2015
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_UNKNOWN_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Submitter:
@@ -210,7 +207,7 @@ class Submitter:
             comment=submission.comment,
             folder=str(Path.cwd()),
             output=str(SlurmFiles(spec.job_dir.absolute()).log).replace("%", "%%"),
-            environment=_environment(spec),
+            environment=job_environment(spec, site.withhold),
             nodes=spec.nodes,
             cpus_per_node=cpus,
             # Evaluation, of low priority, says itself how many it needs, or none.
@@ -279,13 +276,3 @@ def _time_limit_minutes(spec: JobSpec, site_minutes: int | None) -> int | None:
         return site_minutes
     own = math.ceil(spec.time_limit_s / 60) + 1
     return own if site_minutes is None else min(own, site_minutes)
-
-
-def _environment(spec: JobSpec) -> dict[str, str]:
-    """The submitter's, without what belongs to a job that the submitter itself runs in."""
-    inherited = {
-        name: value
-        for name, value in os.environ.items()
-        if _VARIABLE.fullmatch(name) and not name.startswith(("SLURM_", "SLURMD_", "SBATCH_"))
-    }
-    return {"PATH": _UNKNOWN_PATH} | inherited | dict(spec.environment)
