@@ -13,7 +13,7 @@ from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cancellation import end_training
 from flows.locks import holds
-from flows.session import open_run, tracked
+from flows.session import is_restarted, open_run, tracked
 from tasks.data.task import prepared_data
 from tasks.diagnose.task import diagnose, learn_from_logs
 from tasks.recover.task import check_suspects, decide_action, plan_attempt
@@ -51,7 +51,8 @@ def pretrain(config: RunConfig) -> None:
             number, used = begin(config)
             while number is not None:
                 # Whoever evaluates beside this flow sees the commits; deployments need the event.
-                record = watch_attempt(used, number, announce=not holds(run, "evaluate"))
+                announce = not holds(run, "evaluate")
+                record = watch_attempt(used, number, announce=announce, restarted=is_restarted())
                 if record.outcome == "failed":
                     recover(config, run, number)
                 elif record.outcome == "stopped":

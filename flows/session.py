@@ -95,7 +95,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
     made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     with ExitStack() as stack:
         for stage in stages:
-            stack.enter_context(held(run, stage, wait=_is_restarted()))
+            stack.enter_context(held(run, stage, wait=is_restarted()))
         try:
             _check_same_run(run, config)
             write_text(run.config_path, dump_config(config))
@@ -107,7 +107,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
             raise
 
 
-def _is_restarted() -> bool:
+def is_restarted() -> bool:
     """Whether the server has started this flow run anew because it took its process for dead.
 
     The process may live, cut off from the server alone: then the new one waits until it has ended.

@@ -98,6 +98,8 @@ class JobStatus:
     nodes: tuple[str, ...] = ()
     reason: str = ""
     """The launcher's own words, like `time limit of 600 s` or `supervisor is gone`."""
+    suspended: bool = False
+    """The scheduler has stopped the running job for a while: its silence is no hang."""
     stale: bool = False
     """The scheduler does not answer: this is what it said last."""
 
@@ -131,6 +133,9 @@ class Launcher(Protocol):
 
     def nodes(self, *, also_down: bool = False) -> list[str]:
         """Names of the nodes that can run jobs; `also_down`: of those too that cannot at the moment."""
+
+    def lost_nodes(self) -> list[str]:
+        """Names of the nodes that have failed: not those that somebody keeps from jobs for a while."""
 
     def cordon(self, node: str, reason: str) -> None:
         """Take a node out of service for later jobs."""

@@ -28,7 +28,7 @@ from infra.launch.slurm_status import (
     requeued,
 )
 from infra.launch.slurm_submit import Submitter
-from infra.launch.slurm_types import SlurmJob
+from infra.launch.slurm_types import SUSPENDED, SlurmJob, split_names
 from infra.launch.stacks import request_stacks
 
 _PROLOG_WORDS = "prolog error"
@@ -130,11 +130,20 @@ class SlurmLauncher:
         return [log] if log.is_file() else []
 
     def nodes(self, *, also_down: bool = False) -> list[str]:
-        """Names of the nodes that can run jobs, in the partition that jobs go to."""
+        """Names of the nodes that can run jobs, in the partitions that jobs go to."""
         nodes = patiently(self._client.nodes, patience_s=self._patience_s)
-        partition = self._submitter.partition
-        mine = [n for n in nodes if partition is None or partition in n.partitions]
+        partitions = patiently(self._partitions, patience_s=self._patience_s)
+        mine = [n for n in nodes if not partitions or partitions & set(n.partitions)]
         return [node.name for node in mine if node.usable or also_down]
+
+    def lost_nodes(self) -> list[str]:
+        """Names of the nodes that have failed, of all partitions."""
+        nodes = patiently(self._client.nodes, patience_s=self._patience_s)
+        return [node.name for node in nodes if node.is_lost]
+
+    def _partitions(self) -> set[str]:
+        """Those of the config, or the site's default; empty where the server does not name it."""
+        return set(split_names(self._submitter.partition)) or set(self._client.default_partitions())
 
     def cordon(self, node: str, reason: str) -> None:
         """Take a node out of service for later jobs: it is drained, with the reason."""
@@ -160,13 +169,18 @@ class SlurmLauncher:
     def _long_ended(self, files: SlurmFiles, record: SlurmRecord, cancelled: bool) -> Ended:
         """Of a job that slurmctld has forgotten: slurmdbd remembers it, or its nodes have left word."""
         nodes = node_records(files, record.job_id)
-        with suppress(SlurmError):  # no slurmdbd, or not now
-            for old in self._client.accounted_jobs(record.job_id):
-                same = old.is_the_one(
-                    comment=record.comment, name=record.name, submitted_at=record.submitted_at
-                )
-                if same and old.job.final:
-                    return ended_as(old.job, nodes, cancelled=cancelled)
+        try:
+            remembered = patiently(
+                lambda: self._client.accounted_jobs(record.job_id), patience_s=self._patience_s
+            )
+        except SlurmError:  # Without slurmdbd; one that is away is waited for.
+            remembered = []
+        for old in remembered:
+            same = old.is_the_one(
+                comment=record.comment, name=record.name, submitted_at=record.submitted_at
+            )
+            if same and old.job.final:
+                return ended_as(old.job, nodes, cancelled=cancelled)
         return forgotten(nodes, cancelled=cancelled)
 
     def _wait_for_end(self, handle: JobHandle, timeout_s: float) -> bool:
@@ -196,7 +210,14 @@ def _live_status(job: SlurmJob, *, stale: bool) -> JobStatus:
     if job.state == "PENDING":
         reason = f"waits in Slurm's queue: {job.reason}" if job.reason != "None" else ""
         return JobStatus(JobState.PENDING, reason=reason, stale=stale)
-    return JobStatus(JobState.RUNNING, started_at=job.started_at, nodes=job.nodes, stale=stale)
+    return JobStatus(
+        JobState.RUNNING,
+        started_at=job.started_at,
+        nodes=job.nodes,
+        reason="suspended by Slurm" if job.state == SUSPENDED else "",
+        suspended=job.state == SUSPENDED,
+        stale=stale,
+    )
 
 
 def _locked(files: SlurmFiles) -> AbstractContextManager[bool]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from infra.launch.slurm_dialects import OLD_VERSION, VERSIONS, Dialect, make_dialect
+from infra.launch.slurm_dialects import OLD_VERSION, VERSIONS, Dialect, is_default, make_dialect
 from infra.launch.slurm_errors import (
     ALREADY_DONE,
     BAD_TOKEN,
@@ -136,6 +136,11 @@ class SlurmClient:
         """Names of all partitions."""
         answer = self._call("GET", self.dialect.path("partitions"))
         return [str(value["name"]) for value in answer.get("partitions", [])]
+
+    def default_partitions(self) -> list[str]:
+        """Where jobs go that name no partition; empty where the server does not say."""
+        answer = self._call("GET", self.dialect.path("partitions"))
+        return [str(value["name"]) for value in answer.get("partitions", []) if is_default(value)]
 
     def drain(self, node: str, reason: str) -> None:
         """Start no more jobs on the node; those that run there go on."""

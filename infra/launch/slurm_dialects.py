@@ -187,6 +187,12 @@ def make_dialect(version: str) -> Dialect:
     return OldDialect() if version == OLD_VERSION else Dialect(version)
 
 
+def is_default(partition: dict[str, Any]) -> bool:
+    """Whether jobs go there that name no partition; not every version says so."""
+    flags = partition.get("flags")
+    return isinstance(flags, list) and "DEFAULT" in [str(flag).upper() for flag in flags]
+
+
 def _common(request: JobRequest) -> dict[str, Any]:
     job: dict[str, Any] = {
         "name": request.name,

@@ -20,7 +20,8 @@ FINAL_STATES = frozenset(
         "REVOKED",
     ]
 )
-_STATES = FINAL_STATES | {"PENDING", "RUNNING", "SUSPENDED"}
+SUSPENDED = "SUSPENDED"
+_STATES = FINAL_STATES | {"PENDING", "RUNNING", SUSPENDED}
 _USABLE_NODE = {"IDLE", "ALLOCATED", "MIXED"}
 _UNUSABLE_NODE = frozenset(
     [
@@ -31,9 +32,10 @@ _UNUSABLE_NODE = frozenset(
         "MAINT",
         "INVALID_REG",
         "REBOOT_REQUESTED",
-        "POWERED_DOWN",
     ]
 )
+_POWER = frozenset(["POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_UP"])
+_LOST_NODE = frozenset(["FAIL", "NOT_RESPONDING"])
 _SAME_JOB_S = 3600.0
 """Numbers come back after weeks, or when slurmctld has lost its memory."""
 _GROUP = re.compile(r"\[([^\]]*)\]")
@@ -135,8 +137,19 @@ class SlurmNode:
 
     @property
     def usable(self) -> bool:
-        """Whether it can run jobs."""
+        """Whether it can run jobs; one that saves power is woken by a job."""
         return self.state in _USABLE_NODE and not self.flags & _UNUSABLE_NODE
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it has failed, unlike one that is drained, in maintenance, or saves power."""
+        has_failed = self.state in ("DOWN", "ERROR", "FAIL") or bool(self.flags & _LOST_NODE)
+        return has_failed and not self.flags & _POWER
+
+
+def split_names(names: str | None) -> list[str]:
+    """The partitions of an option like `a,b`."""
+    return [name.strip() for name in (names or "").split(",") if name.strip()]
 
 
 def split_states(states: list[str]) -> tuple[str, frozenset[str]]:

@@ -28,6 +28,9 @@ MAX_JOBS = 3
 REPORT_NAME = "report.json"
 _POLL_INTERVAL_S = 0.5
 _DOWN = "it was lost, and nothing can be run on it"
+_NOT_NOW = (
+    "nothing can be run on it now, but it has not failed: drained, in maintenance, restarting"
+)
 _REASON_CHARACTERS = 200
 
 
@@ -51,6 +54,9 @@ class CheckJobs(Protocol):
 
     def usable(self) -> list[str]:
         """Nodes that jobs can run on."""
+
+    def lost(self) -> list[str]:
+        """Nodes that have failed, not those that are drained or in maintenance."""
 
     def start(self, files: CheckFiles, nodes: Sequence[str]) -> None:
         """Submit the job over these nodes (and free ones beside them), or find it."""
@@ -105,17 +111,21 @@ class _Check:
     """Why it is not complete."""
     findings: Findings = field(default_factory=lambda: Findings([], []))
     down: list[str] = field(default_factory=list)
+    away: list[str] = field(default_factory=list)
+    """Not lost, and not usable now."""
     rounds: int = 0
     jobs_used: int = 0
 
     def run(self) -> None:
         """One job after another, until one is not lost."""
         for number in range(1, MAX_JOBS + 1):
-            usable = set(self.jobs.usable())
+            usable, lost_nodes = set(self.jobs.usable()), set(self.jobs.lost())
             present = [node for node in self.nodes if node in usable]
-            self.down = [node for node in self.nodes if node not in usable]
+            absent = [node for node in self.nodes if node not in usable]
+            self.down = [node for node in absent if node in lost_nodes]
+            self.away = [node for node in absent if node not in lost_nodes]
             if not present:
-                self.problem = "" if self.down else "no node was given"
+                self.problem = "" if self.nodes else "no node was given"
                 return
             self.jobs_used = number
             files = CheckFiles(self.folder / f"try_{number}")
@@ -189,6 +199,8 @@ class _Check:
         known = {result.node: result for result in self.findings.nodes}
         for node in self.down:
             known[node] = NodeResult(node=node, state="down", reason=_DOWN)
+        for node in self.away:
+            known[node] = NodeResult(node=node, state="undecided", reason=_NOT_NOW)
         for node in self.nodes:
             known.setdefault(
                 node, NodeResult(node=node, state="undecided", reason="it was not tried")

@@ -50,7 +50,10 @@ def check_suspects(config: RunConfig, number: int, verdict: Verdict) -> NodeChec
     if wanted and on_cluster and settings.enabled and record is not None and record.nodes:
         folder = check_folder(attempt)
         get_run_logger().info("attempt %d: its nodes are checked", number)
-        report = check_nodes(config, folder, record.nodes, spare_nodes=settings.spare_nodes)
+        left_out = [node for node in _left_out(config, run) if node not in record.nodes]
+        report = check_nodes(
+            config, folder, record.nodes, spare_nodes=settings.spare_nodes, exclude=left_out
+        )
         get_run_logger().info("attempt %d: %s", number, _words(report))
     if wanted:
         remember(run, settings, _failures(run, number, verdict, report))
@@ -63,10 +66,16 @@ def check_folder(attempt: AttemptDir) -> Path:
 
 
 def check_nodes(
-    config: RunConfig, folder: Path, nodes: Sequence[str], *, spare_nodes: int = 0
+    config: RunConfig,
+    folder: Path,
+    nodes: Sequence[str],
+    *,
+    spare_nodes: int = 0,
+    exclude: Sequence[str] = (),
 ) -> NodeCheckReport:
-    """Check nodes in a job of its own; also goes on with a check that was interrupted in this folder."""
-    jobs = _Jobs(config, make_launcher(config.launcher), str(folder), spare_nodes)
+    """Check nodes in a job of its own, with spare ones but for `exclude`; also goes on with a check that
+    was interrupted in this folder."""
+    jobs = _Jobs(config, make_launcher(config.launcher), str(folder), spare_nodes, tuple(exclude))
     try:
         return run_check(jobs, folder, nodes, config.recovery.node_check)
     except KeyboardInterrupt:
@@ -99,6 +108,7 @@ class _Jobs:
     launcher: Launcher
     key: str
     spare_nodes: int
+    exclude: tuple[str, ...] = ()
 
     @property
     def can_drain(self) -> bool:
@@ -106,6 +116,9 @@ class _Jobs:
 
     def usable(self) -> list[str]:
         return all_nodes(self.config)
+
+    def lost(self) -> list[str]:
+        return self.launcher.lost_nodes()
 
     def start(self, files: CheckFiles, nodes: Sequence[str]) -> None:
         raise_if_interrupted()
@@ -152,6 +165,7 @@ class _Jobs:
             each_node=not is_local,
             nodes=1 if is_local else len(nodes),
             more_nodes=self.spare_nodes,
+            exclude_nodes=self.exclude,
             need_nodes=() if is_local else tuple(nodes),
             time_limit_s=settings.timeout_s,
         )

@@ -67,7 +67,7 @@ class Liveness:
         self.last_sign_of_life = now
 
     def waits_for_nodes(self, now: float) -> None:
-        """The job is queued: its silence counts from when it runs."""
+        """The job is queued, or suspended: its silence counts from when it runs."""
         self.last_sign_of_life = now
 
     def _see_step(self, event: StepEvent) -> None:

@@ -121,8 +121,12 @@ def _dependency(config: RunConfig) -> str | None:
 
 
 @task(name="watch-attempt", cache_policy=NO_CACHE)
-def watch_attempt(config: RunConfig, number: int, *, announce: bool) -> AttemptRecord:
+def watch_attempt(
+    config: RunConfig, number: int, *, announce: bool, restarted: bool = False
+) -> AttemptRecord:
     """Wait for the attempt's end, end it when it hangs, and write how it ended.
+
+    `restarted`: a server has started the flow again, not a person.
 
     `announce` emits a Prefect event for every committed checkpoint, for deployments to react to.
     An interrupt from the keyboard cancels the job, which may save before it leaves; a flow that dies
@@ -138,9 +142,11 @@ def watch_attempt(config: RunConfig, number: int, *, announce: bool) -> AttemptR
             f"attempt {number} has no job in {attempt.job_dir}: it was deleted by hand; remove "
             f"{attempt.path} too if nothing of it runs any more"
         )
-    if (status := launcher.poll(handle)).state is JobState.CANCELLED and not record.hung:
+    was_meant = restarted and config.launcher.kind == "slurm"
+    status = launcher.poll(handle)
+    if status.state is JobState.CANCELLED and not (record.hung or was_meant):
         # While no flow watched, somebody ended it, or the machine went down: who starts the run
-        # again wants it to go on.
+        # again wants it to go on. A server wants nothing, and a scancel is a person's word.
         return _end(run, attempt, record, status, cancelled="cancelled while no flow watched")
     try:
         status = _watch(config, attempt, launcher, handle, announce)
@@ -171,7 +177,7 @@ def _watch(
                 _announce_checkpoint(config, event)
         if status.state.final:
             return status
-        if status.state is JobState.PENDING:
+        if status.state is JobState.PENDING or status.suspended:
             liveness.waits_for_nodes(time.monotonic())
         # While the scheduler is away, a job that is silent has more likely ended than it hangs.
         hung = not status.stale and liveness.hung(time.monotonic())

@@ -247,17 +247,24 @@ def test_signals_and_states() -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "state", "flags", "usable"),
+    ("version", "state", "flags", "usable", "lost"),
     [
-        (OLD_VERSION, "idle", ["DRAIN"], False),
-        (OLD_VERSION, "mixed", [], True),
-        (OLD_VERSION, "down", [], False),
-        ("v0.0.45", ["IDLE", "DRAIN"], None, False),
-        ("v0.0.45", ["ALLOCATED"], None, True),
-        ("v0.0.45", ["IDLE", "NOT_RESPONDING"], None, False),
+        (OLD_VERSION, "idle", ["DRAIN"], False, False),
+        (OLD_VERSION, "mixed", [], True, False),
+        (OLD_VERSION, "down", [], False, True),
+        ("v0.0.45", ["IDLE", "DRAIN"], None, False, False),
+        ("v0.0.45", ["ALLOCATED"], None, True, False),
+        ("v0.0.45", ["IDLE", "NOT_RESPONDING"], None, False, True),
+        ("v0.0.45", ["DOWN", "DRAIN"], None, False, True),
+        ("v0.0.45", ["IDLE", "FAIL"], None, False, True),
+        ("v0.0.45", ["IDLE", "MAINTENANCE"], None, False, False),
+        ("v0.0.45", ["IDLE", "REBOOT_REQUESTED"], None, False, False),
+        # A job wakes it.
+        ("v0.0.45", ["IDLE", "CLOUD", "POWERED_DOWN"], None, True, False),
+        ("v0.0.45", ["MIXED", "NOT_RESPONDING", "POWERING_UP"], None, False, False),
     ],
 )
-def test_nodes(version: str, state: Any, flags: Any, usable: bool) -> None:
+def test_nodes(version: str, state: Any, flags: Any, usable: bool, lost: bool) -> None:
     value = {
         "name": "node1",
         "state": state,
@@ -266,7 +273,7 @@ def test_nodes(version: str, state: Any, flags: Any, usable: bool) -> None:
         "partitions": ["a"],
     }
     node = make_dialect(version).node(value)
-    assert (node.usable, node.partitions) == (usable, ("a",))
+    assert (node.usable, node.is_lost, node.partitions) == (usable, lost, ("a",))
 
 
 @pytest.mark.parametrize(

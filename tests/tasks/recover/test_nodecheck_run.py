@@ -99,6 +99,7 @@ class Jobs:
     """A cluster whose nodes answer whenever the job is looked at."""
 
     up: list[str] = field(default_factory=lambda: list(NODES))
+    drained_by_hand: Sequence[str] = ()
     broken: Sequence[str] = ()
     spares: Sequence[str] = ()
     can_drain: bool = True
@@ -111,6 +112,9 @@ class Jobs:
 
     def usable(self) -> list[str]:
         return self.up
+
+    def lost(self) -> list[str]:
+        return [node for node in NODES if node not in self.up and node not in self.drained_by_hand]
 
     def start(self, files: CheckFiles, nodes: Sequence[str]) -> None:
         self.started.append(tuple(nodes))
@@ -173,6 +177,15 @@ def test_a_node_that_is_down_is_said_to_be_down(tmp_path: Path) -> None:
     report = check(jobs, tmp_path)
     assert report.named("down") == ["b"]
     assert jobs.started == [("a", "c", "d")]
+
+
+def test_a_node_that_somebody_keeps_from_jobs_is_not_said_to_be_down(tmp_path: Path) -> None:
+    jobs = Jobs(up=["a", "c"], drained_by_hand=["b"])
+    report = check(jobs, tmp_path)
+    assert (report.named("down"), report.named("undecided")) == (["d"], ["b"])
+    assert list(jobs.drained) == report.drained == ["d"]
+    none_left = check(Jobs(up=[], drained_by_hand=NODES), tmp_path / "none")
+    assert (none_left.named("undecided"), none_left.jobs) == (NODES, 0)
 
 
 def test_spare_nodes_are_in_the_report(tmp_path: Path) -> None:

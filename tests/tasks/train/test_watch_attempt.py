@@ -64,8 +64,12 @@ def watch(attempt: AttemptDir, **recovery: float) -> AttemptRecord:
     config = RunConfig(
         run_dir=attempt.path.parent.parent, recovery=RecoveryConfig.model_validate(recovery)
     )
+    return watch_with(config)
+
+
+def watch_with(config: RunConfig, *, restarted: bool = False) -> AttemptRecord:
     with disable_run_logger():
-        return watch_attempt.fn(config, 1, announce=False)
+        return watch_attempt.fn(config, 1, announce=False, restarted=restarted)
 
 
 def test_a_job_that_was_cancelled_while_no_flow_watched_is_no_failure(
@@ -76,6 +80,25 @@ def test_a_job_that_was_cancelled_while_no_flow_watched_is_no_failure(
     record = watch(attempt)
     assert record.outcome == "cancelled"
     assert attempt.record() == record
+
+
+@pytest.mark.parametrize(
+    ("restarted", "outcome"), [(True, "failed"), (False, "cancelled")], ids=["server", "person"]
+)
+def test_a_scancel_while_no_flow_watched_is_undone_by_persons_only(
+    launcher: LocalLauncher,
+    attempt: AttemptDir,
+    job: JobHandle,
+    monkeypatch: pytest.MonkeyPatch,
+    restarted: bool,
+    outcome: str,
+) -> None:
+    monkeypatch.setattr("tasks.train.task.make_launcher", lambda _: launcher)
+    launcher.cancel(job, grace_s=0.5)
+    config = RunConfig.model_validate(
+        {"run_dir": attempt.path.parent.parent, "launcher": {"kind": "slurm"}}
+    )
+    assert watch_with(config, restarted=restarted).outcome == outcome
 
 
 def test_a_job_that_is_cancelled_under_the_flow_is_a_failure(
@@ -181,23 +204,28 @@ def test_without_a_job_there_is_nothing_to_cancel(tmp_path: Path, attempt: Attem
 
 
 class Queue(LocalLauncher):
-    """The local launcher with a queue, as schedulers have one: a job shows as pending for a while."""
+    """The local launcher with a queue, as schedulers have one: a job shows as pending for a while, or
+    as suspended."""
 
-    def __init__(self, waits_s: float) -> None:
+    def __init__(self, waits_s: float, *, suspends: bool = False) -> None:
         super().__init__()
-        self._runs_at = time.monotonic() + waits_s
+        self._runs_at, self._suspends = time.monotonic() + waits_s, suspends
 
     def poll(self, handle: JobHandle) -> JobStatus:
         status = super().poll(handle)
         is_queued = time.monotonic() < self._runs_at and not status.state.final
+        if is_queued and self._suspends:
+            return replace(status, suspended=True)
         return replace(status, state=JobState.PENDING) if is_queued else status
 
 
+@pytest.mark.parametrize("suspends", [False, True], ids=["queued", "suspended"])
 def test_time_in_a_queue_is_no_silence(
-    monkeypatch: pytest.MonkeyPatch, attempt: AttemptDir, job: JobHandle
+    monkeypatch: pytest.MonkeyPatch, attempt: AttemptDir, job: JobHandle, suspends: bool
 ) -> None:
     waits_s, startup_timeout_s = 4.0, 1.0
-    monkeypatch.setattr("tasks.train.task.make_launcher", lambda _: Queue(waits_s))
+    launcher = Queue(waits_s, suspends=suspends)
+    monkeypatch.setattr("tasks.train.task.make_launcher", lambda _: launcher)
     started = time.monotonic()
     record = watch(attempt, startup_timeout_s=startup_timeout_s)
     assert record.hung, "it says nothing once it runs"
