@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -126,3 +128,29 @@ def read_cancel_grace_s(files: JobFiles) -> float | None:
         return float(json.loads(files.cancel.read_bytes())["grace_s"])
     except FileNotFoundError:
         return None
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise LaunchError(f"{files.cancel} cannot be read: {error}") from error
+
+
+class CancelRequests:
+    """Looks for a request again and again. Shared storage may fail for a while: a look that fails finds
+    nothing, until no look has worked for `limit_s`."""
+
+    def __init__(self, files: JobFiles, *, limit_s: float) -> None:
+        self._files, self._limit_s = files, limit_s
+        self._failing_since: float | None = None
+
+    def grace_s(self) -> float | None:
+        """As read_cancel_grace_s; LaunchError once it has failed for too long."""
+        try:
+            found = read_cancel_grace_s(self._files)
+        except LaunchError as error:
+            now = time.monotonic()
+            if self._failing_since is None:
+                self._failing_since = now
+                print(f"{error}; looked for again", file=sys.stderr, flush=True)
+            if now - self._failing_since >= self._limit_s:
+                raise
+            return None
+        self._failing_since = None
+        return found

@@ -23,6 +23,7 @@ from pathlib import Path
 
 import psutil
 
+from configs.errors import LaunchError
 from configs.files import file_lock
 from configs.progress import progress_folder
 from infra.launch.base import JobState
@@ -36,7 +37,7 @@ from infra.launch.processes import (
     end_processes,
     live_descendants,
 )
-from infra.launch.record import JobFiles, JobRecord, read_cancel_grace_s, write_record
+from infra.launch.record import CancelRequests, JobFiles, JobRecord, write_record
 
 LOW_PRIORITY_NICENESS = 10
 EXIT_CODE_CANNOT_START = 127
@@ -46,6 +47,8 @@ _WATCHED_SIGNALS = {*_STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD}
 _DEFAULT_GRACE_S = 10.0
 _LEFTOVER_GRACE_S = 2.0
 _CANCEL_CHECK_INTERVAL_S = 1.0
+_STORAGE_LIMIT_S = 1800.0
+"""A job that cannot be asked to end for so long, and cannot save either, is of no use."""
 _CLAIM_RETRY_S = 0.01
 _END_RECORD_TIMEOUT_S = 30.0
 _END_RECORD_RETRY_S = 0.5
@@ -207,12 +210,17 @@ def start_program(order: Order, record: JobRecord) -> subprocess.Popen[bytes]:
 def watch(program: subprocess.Popen[bytes], order: Order) -> Stop | None:
     """Wait until the program has ended (None) or must be ended."""
     deadline = time.monotonic() + order.time_limit_s
+    requests = CancelRequests(order.files, limit_s=_STORAGE_LIMIT_S)
     received: int | None = None
     while True:
         reap_children(program)
         if program.returncode is not None:
             return None
-        if (grace_s := read_cancel_grace_s(order.files)) is not None:
+        try:
+            grace_s = requests.grace_s()
+        except LaunchError as error:
+            return Stop(JobState.FAILED, str(error), order.grace_s)
+        if grace_s is not None:
             return Stop(JobState.CANCELLED, "cancelled", grace_s)
         if received in _STOP_SIGNALS:
             reason = f"the supervisor got {signal.Signals(received).name}"
