@@ -148,8 +148,8 @@ def read_json_lines(path: Path, offset_bytes: int = 0) -> Iterator[tuple[dict[st
 
 
 @contextmanager
-def file_lock(path: Path, *, blocking: bool = True) -> Iterator[bool]:
-    """Hold an exclusive lock on `path` (created when absent); yields whether it was got.
+def file_lock(path: Path, *, blocking: bool = True, shared: bool = False) -> Iterator[bool]:
+    """Hold an exclusive or `shared` lock on `path` (created when absent); yields whether it was got.
 
     The kernel frees the lock when its holder dies, so a stale lock cannot exist.
     """
@@ -157,7 +157,8 @@ def file_lock(path: Path, *, blocking: bool = True) -> Iterator[bool]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if blocking else fcntl.LOCK_NB))
+            kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+            fcntl.flock(descriptor, kind | (0 if blocking else fcntl.LOCK_NB))
         except BlockingIOError:
             yield False
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tasks.evaluate.priors import Measurement, Priors
+from tasks.evaluate.priors import FIRST_GUESS_S, Measurement, Phase, Priors
 from tasks.evaluate.schedule_types import WorkItem
 
 
@@ -25,19 +25,9 @@ def expected_item(
     priors: Priors, counts: TaskCounts, *, backend: str, parameters: float, metric_parts: int = 1
 ) -> WorkItem:
     """The task as work for the planner, with expected times."""
-    prefill = priors.estimate(
-        "prefill",
-        task=counts.task,
-        backend=backend,
-        parameters=parameters,
-        units=counts.prompt_tokens,
-    )
-    decode = priors.estimate(
-        "decode",
-        task=counts.task,
-        backend=backend,
-        parameters=parameters,
-        units=counts.generated_tokens,
+    phase, units = _answering(counts)
+    infer = priors.estimate(
+        phase, task=counts.task, backend=backend, parameters=parameters, units=units
     )
     metric = priors.estimate(
         "metric", task=counts.task, backend=METRIC_BACKEND, parameters=1.0, units=counts.documents
@@ -45,7 +35,7 @@ def expected_item(
     return WorkItem(
         task=counts.task,
         requests=counts.documents,
-        infer_s=prefill.seconds + decode.seconds,
+        infer_s=infer.seconds,
         metric_s=metric.seconds,
         metric_parts=metric_parts,
     )
@@ -60,19 +50,24 @@ def measured(
     *,
     backend: str,
     parameters: float,
-    infer_s: float,
-    metric_s: float,
-    prefill_s: float | None = None,
+    infer_s: float | None,
+    metric_s: float | None,
 ) -> Iterator[Measurement]:
-    """What a trial says about its task. A backend that cannot tell prefill from decode gives the sum: it
-    counts as prefill where nothing was generated, else as decode."""
-    generated = counts.generated_tokens > 0
-    if prefill_s is None:
-        prefill_s = 0.0 if generated else infer_s
-    yield Measurement(counts.task, "prefill", backend, parameters, counts.prompt_tokens, prefill_s)
-    if generated:
-        decode_s = infer_s - prefill_s
-        yield Measurement(
-            counts.task, "decode", backend, parameters, counts.generated_tokens, decode_s
-        )
-    yield Measurement(counts.task, "metric", METRIC_BACKEND, 1.0, counts.documents, metric_s)
+    """What a trial says about its task. None: that was not measured in it."""
+    if infer_s is not None:
+        phase, units = _answering(counts)
+        yield Measurement(counts.task, phase, backend, parameters, units, infer_s)
+    if metric_s is not None:
+        yield Measurement(counts.task, "metric", METRIC_BACKEND, 1.0, counts.documents, metric_s)
+
+
+def _answering(counts: TaskCounts) -> tuple[Phase, float]:
+    """The phase that answering is kept as, and its units.
+
+    No backend tells reading prompts from writing answers, so both are one phase, and what is expected
+    of it is what was measured of it. Tokens that are read count as so many written ones as they cost.
+    """
+    if not counts.generated_tokens:
+        return "prefill", counts.prompt_tokens
+    read_as_written = FIRST_GUESS_S["prefill"] / FIRST_GUESS_S["decode"]
+    return "decode", counts.generated_tokens + counts.prompt_tokens * read_as_written

@@ -21,13 +21,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from configs.errors import ConfigError, EvaluationError, RunDirectoryError
-from configs.files import file_lock, write_text
+from configs.files import write_text
 from configs.records import EvaluationScores, Record
 from configs.rundir import EvaluationDir, read_record, write_record
 from configs.schema import EvaluateConfig, LauncherConfig
 from tasks.evaluate.catalog import build_catalog
 from tasks.evaluate.command import LEASH_VARIABLE
 from tasks.evaluate.devices import check_backend, visible_gpus
+from tasks.evaluate.holding import in_charge
 from tasks.evaluate.model_folder import check_model
 from tasks.evaluate.plan import check_tasks, config_of, current_plan
 from tasks.evaluate.responses import Pending
@@ -101,7 +102,7 @@ def begin(
             f"{folder} holds an evaluation of {known.model}: choose another with --out"
         )
     evaluation = EvaluationDir(folder, step=0)
-    with _held(evaluation):
+    with in_charge(evaluation):
         if not evaluation.model_dir.is_symlink():
             evaluation.model_dir.symlink_to(model)
         write_text(evaluation.config_path, config.model_dump_json(indent=2) + "\n")
@@ -130,13 +131,13 @@ def evaluated(
     """All scores, after `run` has made what is missing; it calls what it is given now and then, which
     says how far it is."""
     check_model(evaluation.model_dir)
-    with _held(evaluation):
-        if (scores := _finished(evaluation)) is not None:
+    with in_charge(evaluation):
+        if (scores := finished(evaluation)) is not None:
             say("everything is done already")
             return scores
         evaluation.scores_path.unlink(missing_ok=True)
         run(_Progress(evaluation, say).look)
-    return _scores(evaluation)
+        return asked_scores(evaluation)
 
 
 def rescore(evaluation: EvaluationDir, arguments: list[str], say: Say) -> EvaluationScores:
@@ -145,14 +146,14 @@ def rescore(evaluation: EvaluationDir, arguments: list[str], say: Say) -> Evalua
     `arguments`: how the scorer finds the evaluation, as :mod:`tasks.evaluate.command` says.
     """
     with (
-        _held(evaluation),
+        in_charge(evaluation),
         _processes(evaluation, {"score": ["--anew"]}, arguments) as processes,
     ):
         _wait(evaluation, processes, _Progress(evaluation, say).look)
-    return _scores(evaluation)
+        return asked_scores(evaluation)
 
 
-def _finished(evaluation: EvaluationDir) -> EvaluationScores | None:
+def finished(evaluation: EvaluationDir) -> EvaluationScores | None:
     """The scores, if they are of the plan that the config and the model ask for."""
     plan = current_plan(config_of(evaluation), evaluation)
     scores = read_record(evaluation.scores_path, EvaluationScores)
@@ -161,19 +162,16 @@ def _finished(evaluation: EvaluationDir) -> EvaluationScores | None:
     return scores
 
 
-def _scores(evaluation: EvaluationDir) -> EvaluationScores:
-    scores = read_record(evaluation.scores_path, EvaluationScores)
-    if scores is None:
+def asked_scores(evaluation: EvaluationDir) -> EvaluationScores:
+    """The scores; EvaluationError when they answer something else than the config asks now."""
+    if (scores := finished(evaluation)) is not None:
+        return scores
+    if not evaluation.scores_path.is_file():
         raise EvaluationError(f"{evaluation.scores_path} is missing: evaluate anew")
-    return scores
-
-
-@contextmanager
-def _held(evaluation: EvaluationDir) -> Iterator[None]:
-    with file_lock(evaluation.path / "lock", blocking=False) as held:
-        if not held:
-            raise RunDirectoryError(f"{evaluation.path} is being evaluated by another process")
-        yield
+    raise EvaluationError(
+        f"{evaluation.scores_path} answers another plan than the config, the task files and the "
+        "model ask for now: evaluate anew"
+    )
 
 
 @contextmanager

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import EvaluationError
-from configs.rundir import EvaluationDir
+from configs.records import Record
+from configs.rundir import EvaluationDir, read_record, write_record
 from tasks.evaluate.devices import device_name
 from tasks.evaluate.expected import TaskCounts, measured
 from tasks.evaluate.model_folder import count_parameters, model_files
@@ -40,8 +40,15 @@ class PartTimes:
     """What one request type of one task took, and what it had to do."""
 
     counts: TaskCounts
+    target: str
     shards: Sequence[str]
     metric_s: float
+
+
+class Remembered(Record):
+    """times/remembered.json: up to when this evaluation's times are in the store."""
+
+    until: float
 
 
 def store_path() -> Path:
@@ -68,32 +75,50 @@ def remember(
     parts: Iterable[PartTimes],
     times: Sequence[Done],
 ) -> None:
-    """Add what this evaluation has measured to the store."""
+    """Add what this evaluation has measured to the store: of what happened since the last time."""
+    known = read_record(_remembered_path(evaluation), Remembered)
+    new = [t for t in times if known is None or t.ended_at > known.until]
+    if not new:
+        return
     backend, parameters = _backend(answering), count_parameters(evaluation.model_dir)
-    shard_s: dict[str, float] = {t.name: t.time_s for t in times if t.kind == "shard"}
-    found: list[Measurement] = []
-    for part in parts:
-        if all(name in shard_s for name in part.shards):
-            infer_s = sum(shard_s[name] for name in part.shards)
-            found += measured(
-                part.counts,
-                backend=backend,
-                parameters=parameters,
-                infer_s=infer_s,
-                metric_s=part.metric_s,
-            )
-    folder = evaluation.model_dir
-    size_bytes = sum((folder / name).stat().st_size for name in model_files(folder))
-    loads: dict[str, list[float]] = defaultdict(list)
-    for done in times:
-        if done.kind == "load":
-            loads[done.worker].append(done.time_s)
-    for seconds in loads.values():
-        found.append(Measurement("", "load", backend, parameters, size_bytes, seconds[-1]))
+    found = list(_of_parts(parts, times, new, backend, parameters))
+    loads = {done.worker: done.time_s for done in new if done.kind == "load"}
+    if loads:
+        folder = evaluation.model_dir
+        size_bytes = sum((folder / name).stat().st_size for name in model_files(folder))
+        for seconds in loads.values():
+            found.append(Measurement("", "load", backend, parameters, size_bytes, seconds))
     try:
         Priors(store_path()).record(found)
     except EvaluationError as error:
         print(f"measured times are not kept: {error}", file=sys.stderr, flush=True)
+    write_record(_remembered_path(evaluation), Remembered(until=max(t.ended_at for t in new)))
+
+
+def _of_parts(
+    parts: Iterable[PartTimes],
+    times: Sequence[Done],
+    new: Sequence[Done],
+    backend: str,
+    parameters: float,
+) -> Iterator[Measurement]:
+    """Answering and metrics of which something is new."""
+    shard_s = {t.name: t.time_s for t in times if t.kind == "shard"}
+    new_shards = {t.name for t in new if t.kind == "shard"}
+    new_scores = {t.name for t in new if t.kind == "score"}
+    for part in parts:
+        is_known = new_shards & set(part.shards) and all(name in shard_s for name in part.shards)
+        yield from measured(
+            part.counts,
+            backend=backend,
+            parameters=parameters,
+            infer_s=sum(shard_s[name] for name in part.shards) if is_known else None,
+            metric_s=part.metric_s if part.target in new_scores else None,
+        )
+
+
+def _remembered_path(evaluation: EvaluationDir) -> Path:
+    return evaluation.times_dir / "remembered.json"
 
 
 def _backend(answering: Answering) -> str:

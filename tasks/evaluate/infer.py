@@ -23,6 +23,7 @@ from configs.schema import EvaluateConfig
 from tasks.evaluate.command import run_command
 from tasks.evaluate.crew import Crew
 from tasks.evaluate.devices import check_backend
+from tasks.evaluate.holding import at_work
 from tasks.evaluate.model_folder import check_model
 from tasks.evaluate.plan import EvaluationPlan, ShardPlan, config_of, current_plan
 from tasks.evaluate.responses import Pending
@@ -56,7 +57,7 @@ def infer(evaluation: EvaluationDir, heldout_dir: Path) -> None:
         else:
             _say("all shards are done")
     for leftover in evaluation.responses_dir.glob(".*.tmp"):
-        leftover.unlink()  # of a worker that was killed while it wrote
+        leftover.unlink(missing_ok=True)  # of a worker that was killed while it wrote
     _finish(evaluation, plan, started_at)
 
 
@@ -100,7 +101,8 @@ def _say(text: str) -> None:
 
 
 def _main(evaluation: EvaluationDir, heldout_dir: Path) -> None:
-    infer(evaluation, heldout_dir)
+    with at_work(evaluation):
+        infer(evaluation, heldout_dir)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from configs.schema import EvaluateConfig
 from tasks.evaluate.command import run_command
 from tasks.evaluate.cutting import by_type, counts_of
 from tasks.evaluate.forecast import PartTimes, remember
+from tasks.evaluate.holding import alone_at_work, at_work
 from tasks.evaluate.manifest import read_requests, requests_path
 from tasks.evaluate.plan import EvaluationPlan, config_of, current_plan, read_plan
 from tasks.evaluate.planning import plan_anew
@@ -151,7 +152,7 @@ def _remember(evaluation: EvaluationDir, plan: EvaluationPlan, times: list[Done]
         for request_type, (name, of_type) in by_type(rows).items():
             shards = [s.name for s in task.shards if s.request_type == request_type]
             metric_s = score_s.get(task.target, 0.0) * task.documents / siblings
-            parts.append(PartTimes(counts_of(name, of_type), shards, metric_s))
+            parts.append(PartTimes(counts_of(name, of_type), task.target, shards, metric_s))
     remember(evaluation, plan.answering, parts, times)
 
 
@@ -159,9 +160,10 @@ def _main(argv: list[str]) -> int:
     flags = {flag for flag in ("--follow", "--anew") if flag in argv}
 
     def command(evaluation: EvaluationDir, heldout_dir: Path) -> None:
-        if "--anew" in flags:
-            plan_anew(config_of(evaluation), evaluation, heldout_dir)
-        record = score(evaluation, follow="--follow" in flags)
+        with alone_at_work(evaluation) if "--anew" in flags else at_work(evaluation):
+            if "--anew" in flags:
+                plan_anew(config_of(evaluation), evaluation, heldout_dir)
+            record = score(evaluation, follow="--follow" in flags)
         for row in record.scores:
             print(f"{row.task} {row.metric} {row.value:.4f}")
 

@@ -26,10 +26,12 @@ from configs.rundir import EvaluationDir, RunDir, write_record
 from configs.schema import LauncherConfig, RunConfig
 from infra.launch import make_launcher
 from infra.webhook import SENT, post
-from tasks.evaluate.folder import Say, evaluated
+from tasks.evaluate.folder import Say, asked_scores, evaluated
+from tasks.evaluate.holding import in_charge
 from tasks.evaluate.plan import check_tasks, config_of
 from tasks.evaluate.task_ahead import Ahead
 from tasks.evaluate.task_jobs import (
+    POLL_INTERVAL_S,
     EvaluationCancelled,
     StageError,
     Work,
@@ -73,13 +75,16 @@ def evaluate_checkpoint(
     if (scores := evaluation.scores()) is not None:
         return scores
     halt = stop or threading.Event()
+
+    def wait() -> None:
+        if halt.wait(POLL_INTERVAL_S):
+            raise EvaluationCancelled
+
     try:
         work = work_on(config, step, make_launcher(config.launcher), get_run_logger().warning)
-        if open_evaluation(work):
-            run_stages(work, ["export"], halt, meanwhile)
-        run_stages(work, stages_left(work), halt, meanwhile)
-        if (scores := evaluation.scores()) is None:
-            raise EvaluationError("the checkpoint was saved again meanwhile: evaluate it anew")
+        with in_charge(evaluation, wait):
+            if (scores := evaluation.scores()) is None:  # nobody has scored it meanwhile
+                scores = _evaluated(work, halt, meanwhile)
     except (OverlandError, OSError) as error:
         stage = error.stage if isinstance(error, StageError) else "export"
         failure = EvaluationFailure(
@@ -89,6 +94,17 @@ def evaluate_checkpoint(
         get_run_logger().error("evaluation of step %d failed at %s: %s", step, stage, error)
         return None
     return scores
+
+
+def _evaluated(
+    work: Work, halt: threading.Event, meanwhile: Callable[[], None]
+) -> EvaluationScores:
+    if open_evaluation(work):
+        run_stages(work, ["export"], halt, meanwhile)
+    run_stages(work, stages_left(work), halt, meanwhile)
+    if work.evaluation.scores() is None:
+        raise EvaluationError("the checkpoint was saved again meanwhile: evaluate it anew")
+    return asked_scores(work.evaluation)
 
 
 def evaluate_on(launcher: LauncherConfig, evaluation: EvaluationDir, say: Say) -> EvaluationScores:

@@ -16,6 +16,7 @@ from configs.rundir import EvaluationDir, RunDir
 from configs.schema import RunConfig
 from infra.launch import make_launcher
 from infra.launch.base import JobHandle, JobState
+from tasks.evaluate.holding import in_charge
 from tasks.evaluate.live_plan import read_live_plan
 from tasks.evaluate.plan import EvaluationPlan, config_of, current_plan
 from tasks.evaluate.responses import shards_done
@@ -93,7 +94,9 @@ class Ahead:
             self._work = work_on(self._config, step, launcher, self._warn)
             if self._work.evaluation.scores() is not None:
                 return True
-            if open_evaluation(self._work):
+            with in_charge(self._work.evaluation):
+                needs_export = open_evaluation(self._work)
+            if needs_export:
                 self._export = begin_stage(self._work, "export")
         if self._export is not None:
             status = self._work.launcher.poll(self._export)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,13 +22,14 @@ from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
 from tasks.evaluate.devices import SLOTS_VARIABLE
 from tasks.evaluate.infer import is_inferred
-from tasks.evaluate.plan import devices_of, worker_names
+from tasks.evaluate.plan import devices_of, inputs_sha256, worker_names
 
 POLL_INTERVAL_S = 0.25
 _LOG_TAIL_BYTES = 4096
 _NOT_ITS_FAULT = (JobState.PREEMPTED, JobState.NODE_FAIL)
 _RESUBMISSIONS = 20
 """Of a job that gave way to training, say, which happens more than once in a long run."""
+_FOLLOW = ("--follow",)
 STAGES = {
     "export": "tasks.train.export",
     "infer": "tasks.evaluate.infer",
@@ -134,9 +135,34 @@ def run_stages(
 
 
 def begin_stage(work: Work, stage: str, after: JobHandle | None = None) -> JobHandle:
-    """The stage's job that an earlier flow left running, or a new one; scoring starts `after` another."""
-    live = live_job(work.launcher, work.evaluation, stage)
+    """The stage's job that an earlier flow left running, or a new one; scoring starts `after` another.
+
+    Jobs that answer another question, which an earlier command left running, are ended first.
+    """
+    if stage != "export":
+        _cancel_others(work)
+    live = next(_live_jobs(work.launcher, work.evaluation, stage), None)
     return live or _submit(work, stage, after)
+
+
+def _question(work: Work) -> str:
+    """Hash of what is asked, and of which model."""
+    return inputs_sha256(work.settings, work.evaluation)
+
+
+def _cancel_others(work: Work) -> None:
+    question = _question(work)
+    for stage in ("infer", "score"):
+        for handle in _live_jobs(work.launcher, work.evaluation, stage):
+            path = _question_path(work.evaluation, handle.job_dir)
+            if not path.is_file() or path.read_text() != question:
+                work.warn(f"{handle.job_dir.name} answers an earlier question: it is ended")
+                work.launcher.cancel(handle)
+
+
+def _question_path(evaluation: EvaluationDir, job_dir: Path) -> Path:
+    """What a job was begun for. Beside the jobs' own folders, which are the launcher's."""
+    return evaluation.path / "asked" / job_dir.name
 
 
 def gave_way(stage: str, status: JobStatus, inferred_at: float, limit_s: float) -> bool:
@@ -155,12 +181,14 @@ def _is_done(work: Work, stage: str) -> bool:
 
 def _submit(work: Work, stage: str, after: JobHandle | None) -> JobHandle:
     job_dir = free_job_dir(work.launcher, work.evaluation, stage)
+    if stage != "export":
+        write_text(_question_path(work.evaluation, job_dir), _question(work))
     return work.launcher.submit(job_spec(work, stage, job_dir, after))
 
 
 def job_spec(work: Work, stage: str, job_dir: Path, after: JobHandle | None) -> JobSpec:
     """What the stage's job is."""
-    settings, follow = work.settings, ("--follow",) if stage == "score" else ()
+    settings, follow = work.settings, _FOLLOW if stage == "score" else ()
     limit_s = settings.timeout_s
     many = stage == "infer" and work.on_slurm
     slots = work.evaluation.path.parent / "slots"
@@ -180,7 +208,9 @@ def job_spec(work: Work, stage: str, job_dir: Path, after: JobHandle | None) -> 
             # Slurm itself sees to it that two jobs don't share a GPU.
             **({} if work.on_slurm else {SLOTS_VARIABLE: str(slots)}),
         },
-        time_limit_s=2 * limit_s if follow else limit_s,  # it begins with inference, and ends later
+        time_limit_s=2 * limit_s
+        if stage == "score"
+        else limit_s,  # it begins with inference, and ends later
         each_node=many and settings.nodes > 1,
         more_nodes=settings.nodes - 1 if many else 0,
         processes_per_node=processes.get(stage, 1),
@@ -202,19 +232,18 @@ def free_job_dir(launcher: Launcher, evaluation: EvaluationDir, stage: str) -> P
     return evaluation.job_dir(f"{stage}-{number}")
 
 
-def live_job(launcher: Launcher, evaluation: EvaluationDir, stage: str) -> JobHandle | None:
-    """The stage's job that an earlier flow left running."""
+def _live_jobs(launcher: Launcher, evaluation: EvaluationDir, stage: str) -> Iterator[JobHandle]:
+    """The stage's jobs that an earlier flow left running."""
     for job_dir in sorted(evaluation.job_dir(stage).parent.glob(f"{stage}-*")):
         handle = launcher.find(job_dir)
         if handle is not None and not launcher.poll(handle).state.final:
-            return handle
-    return None
+            yield handle
 
 
 def cancel_jobs(launcher: Launcher, evaluation: EvaluationDir, *stages: str) -> None:
     """End those of the stages' jobs that run."""
     for stage in stages or STAGES:
-        if (handle := live_job(launcher, evaluation, stage)) is not None:
+        for handle in _live_jobs(launcher, evaluation, stage):
             launcher.cancel(handle)
 
 

@@ -7,13 +7,18 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from configs.errors import EvaluationError
+from configs.rundir import EvaluationDir
 from tasks.evaluate.expected import TaskCounts, expected_item, measured
+from tasks.evaluate.forecast import PartTimes, remember
+from tasks.evaluate.plan import Answering
 from tasks.evaluate.priors import FIRST_GUESS_S, Measurement, Priors
 from tasks.evaluate.priors_robust import robust_location
+from tasks.evaluate.times import Done, read_times, record
 
 
 def decode_s(priors: Priors, task: str, parameters: float = 7e9, backend: str = "hf") -> float:
@@ -119,3 +124,44 @@ def test_robust_location_leans_on_its_prior_until_it_has_samples() -> None:
     one, _ = robust_location([1.0], [1.0], prior=0.0, prior_weight=1.0)
     many, _ = robust_location([1.0] * 20, [1.0] * 20, prior=0.0, prior_weight=1.0)
     assert 0 < one < many < 1.0
+
+
+def test_reading_the_prompts_is_not_expected_twice(tmp_path: Path) -> None:
+    """What was measured of a task that generates holds both, whatever others say about prompts."""
+    priors = Priors(tmp_path / "priors.sqlite")
+    writes = TaskCounts("writes", documents=100, prompt_tokens=1e6, generated_tokens=1e3)
+    reads = TaskCounts("reads", documents=100, prompt_tokens=1e6)
+    for counts, infer_s in ((writes, 50.0), (reads, 40.0)):
+        took = measured(counts, backend="hf", parameters=1e9, infer_s=infer_s, metric_s=None)
+        priors.record(list(took) * 8)
+        item = expected_item(priors, counts, backend="hf", parameters=1e9)
+        assert item.infer_s == pytest.approx(infer_s, rel=0.1)
+
+
+def test_a_trial_is_remembered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OVERLAND_PRIORS", str(tmp_path / "priors.sqlite"))
+    evaluation = EvaluationDir(tmp_path / "evaluation", step=0)
+    evaluation.model_dir.mkdir(parents=True)
+    (evaluation.model_dir / "model.safetensors").write_bytes(b"x" * 1000)
+    answering = Answering(
+        backend="hf", device="cpu", dtype="float32", batch_size=1, cpu_threads=1, lm_eval_version=""
+    )
+    part = PartTimes(TaskCounts("a", 10, 100.0), "target", ["one", "two"], metric_s=3.0)
+
+    def rows_after(*done: tuple[Literal["load", "shard", "score"], str, float]) -> dict[str, int]:
+        for kind, name, ended_at in done:
+            record(
+                evaluation,
+                Done(kind=kind, name=name, worker="w", started_at=ended_at - 1, ended_at=ended_at),
+            )
+        remember(evaluation, answering, [part], read_times(evaluation))
+        with sqlite3.connect(tmp_path / "priors.sqlite") as connection:
+            rows = connection.execute("SELECT phase, count(*) FROM measured GROUP BY phase")
+            return dict(rows.fetchall())
+
+    first = {"load": 1, "metric": 1, "prefill": 1}
+    trial = ("load", "model", 10.0), ("shard", "one", 11.0), ("shard", "two", 12.0)
+    assert rows_after(*trial, ("score", "target", 13.0)) == first
+    assert rows_after() == first
+    assert rows_after(("score", "target", 20.0)) == {**first, "metric": 2}  # scored anew
+    assert rows_after(("shard", "two", 30.0)) == {"load": 1, "metric": 2, "prefill": 2}
