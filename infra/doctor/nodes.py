@@ -21,7 +21,7 @@ from configs.errors import LaunchError
 from configs.files import file_lock, write_text
 from configs.schema import LauncherConfig
 from infra.doctor import node as node_program
-from infra.doctor.findings import Finding, failed, skipped
+from infra.doctor.findings import Finding, failed, skipped, warning
 from infra.doctor.judge_nodes import Answers, judge
 from infra.doctor.storage import PREFIX, existing_parent
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
@@ -31,6 +31,8 @@ JOB = "Slurm job"
 _NODES = 2
 _PATIENCE_S = 10.0
 _ANSWER_LIMIT_S = 240.0
+_END_LIMIT_S = 13.0
+"""A job on its nodes is asked for so long, then Slurm is; less than what a check has to clean up."""
 _POLL_S = 0.1
 _LOG_CHARS = 300
 
@@ -92,12 +94,34 @@ def _submit_and_judge(
     except LaunchError as error:
         words = str(error).partition("was refused: ")[2] or str(error)
         return [failed(JOB, f"Slurm refuses it: {words}")]
+    left: list[Finding] = []
     try:
-        return _watch(stop, probe, launcher, handle, folder, count)
+        found = _watch(stop, probe, launcher, handle, folder, count)
     except LaunchError as error:
-        return [failed(JOB, str(error))]
+        found = [failed(JOB, str(error))]
     finally:
-        launcher.cancel(handle, grace_s=1.0)
+        left = _end(launcher, handle)
+    return [*found, *left]
+
+
+def _end(launcher: Launcher, handle: JobHandle) -> list[Finding]:
+    """End the job; one that does not end in time is said, and costs nothing that was found."""
+    problems: list[str] = []
+
+    def cancel() -> None:
+        try:
+            launcher.cancel(handle, grace_s=1.0)
+        except LaunchError as error:
+            problems.append(str(error))
+
+    thread = threading.Thread(target=cancel, daemon=True)
+    thread.start()
+    thread.join(_END_LIMIT_S)
+    if thread.is_alive():
+        problems.append(f"it has not ended within {_END_LIMIT_S:g} s")
+    return [
+        warning(JOB, f"{words}; see to it with `scancel {handle.job_id}`") for words in problems[:1]
+    ]
 
 
 def _watch(

@@ -13,6 +13,7 @@ from infra.doctor.findings import Finding, failed, ok, skipped, warning
 from infra.launch.slurm_client import SlurmClient
 from infra.launch.slurm_errors import SlurmTokenError
 from infra.launch.slurm_token import expires_at, token_source
+from infra.launch.slurm_types import SlurmNode, split_names
 
 _SOON_S = 3600.0
 _HOUR_S = 3600.0
@@ -60,19 +61,29 @@ def check_rest(_: threading.Event, site: SlurmConfig) -> list[Finding]:
     found = [ok("Slurm REST", rest)]
     if not usable:
         found = [warning("Slurm REST", f"{rest}: see `sinfo` for why")]
-    wanted = [p for p in (site.partition, site.low_priority_partition) if p is not None]
-    missing = [partition for partition in wanted if partition not in partitions]
-    if missing:
-        return [
-            *found,
-            failed(
-                "Slurm partition",
-                f"{missing[0]!r} does not exist: set launcher.slurm.partition to one of "
-                f"{', '.join(partitions)}",
-            ),
-        ]
-    if not wanted:
-        return [*found, ok("Slurm partition", "none is named: jobs go to the site's default")]
-    here = [n for n in usable if set(n.partitions) & set(wanted)]
-    words = f"{' and '.join(wanted)}, with {len(here)} nodes that can be used"
-    return [*found, ok("Slurm partition", words) if here else warning("Slurm partition", words)]
+    return [*found, *judge_partitions(site, partitions, usable)]
+
+
+def judge_partitions(
+    site: SlurmConfig, partitions: list[str], usable: list[SlurmNode]
+) -> list[Finding]:
+    """Each setting's partitions are there, and each has a node that can be used."""
+    subject = "Slurm partition"
+    found, words = [], []
+    for setting in ("partition", "low_priority_partition", "cpu_partition"):
+        for wanted in split_names(getattr(site, setting)):
+            if wanted not in partitions:
+                sentence = (
+                    f"{wanted!r} does not exist: set launcher.slurm.{setting} to one of "
+                    f"{', '.join(partitions)}"
+                )
+                found.append(failed(subject, sentence))
+                continue
+            here = [node for node in usable if wanted in node.partitions]
+            if not here:
+                sentence = f"{wanted} ({setting}) has no node that can be used: see `sinfo` for why"
+                found.append(warning(subject, sentence))
+            words.append(f"{wanted} with {len(here)} nodes that can be used")
+    if found:
+        return found
+    return [ok(subject, ", ".join(words) or "none is named: jobs go to the site's default")]
