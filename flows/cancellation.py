@@ -7,6 +7,7 @@ in any other way leaves its training job running, for the next one to pick up.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ def end_training(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> 
     config = _config(flow_run)
     run = RunDir(config.resolved_run_dir())
     if run.attempts() and not is_held_elsewhere(run, "pretrain"):
-        with tracked(run, config):
+        with tracked(run, config), ExitStack() as stack:
+            stack.callback(cancel_check, config)  # Also when the attempt's job cannot be ended.
             cancel_attempt(config, why="the flow run was cancelled")
-            cancel_check(config)
 
 
 def end_evaluations(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:

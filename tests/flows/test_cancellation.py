@@ -12,10 +12,12 @@ import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.states import Cancelling
 
+from configs.errors import LaunchError
 from configs.files import file_lock
 from configs.load import load_config
 from configs.rundir import RunDir
 from configs.schema import RunConfig
+from flows import cancellation
 from flows.cancellation import end_evaluations, end_training
 from flows.evaluate import evaluate
 from flows.locks import held
@@ -86,6 +88,22 @@ def test_the_check_of_an_attempts_nodes_ends_too(config: RunConfig, run: RunDir)
         end_training(pretrain, given, Cancelling())
         assert LAUNCHER.poll(check).state is JobState.RUNNING
     end_training(pretrain, given, Cancelling())
+    assert LAUNCHER.poll(check).state is JobState.CANCELLED
+
+
+def test_the_check_ends_also_when_the_attempts_job_cannot_be_ended(
+    config: RunConfig, run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = check_folder(run.attempt(1)) / "try_1" / "job"
+    argv = (sys.executable, "-c", "import time; time.sleep(60)")
+    check = LAUNCHER.submit(JobSpec(key=str(folder), name="test", argv=argv, job_dir=folder))
+
+    def fail(config: RunConfig, *, why: str) -> None:
+        raise LaunchError("it cannot be ended")
+
+    monkeypatch.setattr(cancellation, "cancel_attempt", fail)
+    with pytest.raises(LaunchError, match="cannot be ended"):
+        end_training(pretrain, flow_run(config=config.model_dump(mode="json")), Cancelling())
     assert LAUNCHER.poll(check).state is JobState.CANCELLED
 
 
