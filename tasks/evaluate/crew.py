@@ -21,17 +21,15 @@ from configs.rundir import EvaluationDir
 from configs.schema import EvaluateConfig
 from tasks.evaluate.claims import this_process
 from tasks.evaluate.foreman import Foreman
-from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.plan import EvaluationPlan, devices_of, name_on_node, worker_names
 from tasks.evaluate.responses import Pending
-from tasks.evaluate.staging import Staged
+from tasks.evaluate.stager import Stager
 from tasks.evaluate.times import Done, error_path, record
 
 _LOOK_S = 0.05
 _LEAVE_S = 2.0
 _SURVEY_S = 2.0
 """How often it is looked whether workers have come or gone, here and elsewhere."""
-_STAGING_TRIES = 3
 _USELESS_DEATHS = 5
 """Of each worker without a shard done between them: then something is wrong with all."""
 
@@ -45,12 +43,14 @@ class Crew:
         self._me = this_process("")
         self._foreman: Foreman | None = None
         self._presence = ExitStack()
-        self._precursor: subprocess.Popen[str] | None = None
+        self._stager = Stager(evaluation, config)
         self._workers: dict[str, subprocess.Popen[str]] = {}
         self._model_dir: str | None = None
+        self._without_model: list[str] = []
+        """Workers that were started while another precursor copied."""
 
     def __enter__(self) -> Crew:
-        self._precursor = self._start_precursor()
+        self._stager.start()
         for name in worker_names(self._config):
             self._workers[name] = self._start_worker(name)
         return self
@@ -65,12 +65,12 @@ class Crew:
             process.kill()
             process.communicate()
         self._presence.close()
-        if self._precursor is not None:
-            self._precursor.communicate()  # its input ends: it removes the copy, and ends
+        self._stager.close()
 
     def go(self, plan: EvaluationPlan) -> None:
         """Wait for the model, then send the workers to work on the plan."""
-        staged = self._stage()
+        staged = self._stager.wait(self._config.timeout_s)
+        self._model_dir = staged.path
         done = Done(
             kind="stage",
             name=staged.place,
@@ -85,22 +85,6 @@ class Crew:
         self._foreman.look()
         for process in self._workers.values():
             self._send_go(process)
-
-    def _stage(self) -> Staged:
-        """Have the model here; a precursor that is killed is replaced."""
-        for _ in range(_STAGING_TRIES):
-            precursor = self._precursor or self._start_precursor()
-            self._precursor = precursor
-            assert precursor.stdout is not None
-            if line := precursor.stdout.readline():
-                staged = Staged.model_validate_json(line)
-                self._model_dir = staged.path
-                return staged
-            self._precursor = None
-            precursor.communicate()
-            if precursor.returncode > 0:
-                break  # it said why on stderr
-        raise EvaluationError(f"{self._evaluation.model_dir} could not be staged: see above")
 
     def attend(self, pending: Pending) -> None:
         """Wait until no shard is pending; workers and precursors that are killed meanwhile are replaced."""
@@ -131,11 +115,11 @@ class Crew:
 
     def _keep_staged(self) -> None:
         """The model stays here while it is used."""
-        if self._precursor is not None and self._precursor.poll() is not None:
-            _say("the precursor was ended; another one holds the model now")
-            self._precursor.communicate()
-            self._precursor = None
-            self._stage()
+        if (staged := self._stager.look()) is not None:
+            self._model_dir = staged.path
+            for name in self._without_model:
+                self._send_go(self._workers[name])
+            self._without_model.clear()
 
     def _follow_plan(self, killed: Collection[str]) -> None:
         """Have the rest planned anew where that is due, and start workers that had left but are to do
@@ -155,19 +139,16 @@ class Crew:
     def _restart(self, name: str) -> None:
         self._workers[name].communicate()
         self._workers[name] = self._start_worker(name)
-        self._send_go(self._workers[name])
+        if self._stager.is_staged:
+            self._send_go(self._workers[name])
+        elif name not in self._without_model:
+            self._without_model.append(name)
 
     def _what_it_said(self, name: str) -> str:
         try:
             return error_path(self._evaluation, name).read_text().strip()
         except FileNotFoundError:
             return f"worker {name} failed, see the job's log"
-
-    def _start_precursor(self) -> subprocess.Popen[str]:
-        rate = self._config.stage_mib_per_s
-        identity = model_identity(self._evaluation)
-        argv = ["precursor", str(self._evaluation.model_dir), identity]
-        return _start([*argv, *([] if rate is None else [str(rate)])], {}, answers=True)
 
     def _start_worker(self, name: str) -> subprocess.Popen[str]:
         devices = devices_of(self._config)
@@ -177,7 +158,7 @@ class Crew:
             threads = str(self._config.cpu_threads)
             environment |= {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
         argv = ["worker", str(self._evaluation.path), name, self._me.name, self._config.backend]
-        return _start(argv, environment, answers=False)
+        return _start(argv, environment)
 
     def _send_go(self, worker: subprocess.Popen[str]) -> None:
         assert worker.stdin is not None
@@ -188,12 +169,11 @@ class Crew:
             pass  # it has ended, which is seen where they are watched
 
 
-def _start(argv: list[str], environment: dict[str, str], *, answers: bool) -> subprocess.Popen[str]:
+def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
     module, *arguments = argv
     return subprocess.Popen(
         [sys.executable, "-m", f"tasks.evaluate.{module}", *arguments],
         stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE if answers else None,
         env={**os.environ, **environment},
         text=True,
     )

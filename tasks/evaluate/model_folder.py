@@ -17,7 +17,9 @@ from configs.rundir import EvaluationDir, read_record
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _OTHER_FORMATS = {".bin", ".pth", ".pt", ".gguf", ".h5", ".msgpack", ".onnx", ".ot"}
-_LEFT_FOLDERS = {".git", ".cache", "original", "onnx", "__pycache__"}
+_NO_PART_OF_IT = {".log", ".md", ".jsonl", ".csv", ".tmp", ".lock", ".png", ".jpg", ".gif", ".pdf"}
+"""No load reads these, and some of them grow."""
+_LEFT_FOLDERS = {".git", ".cache", "original", "onnx", "__pycache__", "runs", "logs", "wandb"}
 _SMALL_BYTES = 1 << 20
 _USUAL_BYTES = 2  # of a number
 _MAX_HEADER_BYTES = 100 << 20
@@ -83,8 +85,13 @@ def _walk(folder: Path) -> Iterator[Path]:
     for path in folder.iterdir():
         if path.is_dir() and path.name not in _LEFT_FOLDERS:
             yield from _walk(path)
-        elif path.is_file() and not path.name.startswith("."):
+        elif path.is_file() and _is_part(path):
             yield path
+
+
+def _is_part(path: Path) -> bool:
+    hidden = path.name.startswith((".", "events.out.tfevents"))
+    return not hidden and path.suffix.lower() not in _NO_PART_OF_IT
 
 
 def _has_safetensors(folder: Path) -> bool:

@@ -17,7 +17,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,9 +25,12 @@ from configs.errors import EvaluationError
 from configs.files import sha256_of_file
 from configs.records import Record
 from configs.rundir import read_record, write_record
+from tasks.evaluate.memory import available_memory_bytes
 from tasks.evaluate.model_folder import model_files
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108  (node memory is what is wanted)
+PLACES = ("memory", "disk")
+"""In which the copy is tried, in this order."""
 _BLOCK_BYTES = 4 << 20
 _SPARE_BYTES = 64 << 20
 _TRIES = 2
@@ -58,10 +61,17 @@ def staged(
     *,
     mib_per_s: float | None = None,
     places: list[tuple[str, Path]] | None = None,
+    skip: Collection[str] = (),
     say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
 ) -> Iterator[Staged]:
-    """The model near its workers, as long as the block runs; where there is no room, where it is."""
+    """The model near its workers, as long as the block runs; where there is no room, where it is.
+
+    `skip` names places in which it is not tried.
+    """
     for name, base in _places() if places is None else places:
+        if name in skip:
+            say(f"the model is not copied to {name}: an earlier copy was killed there")
+            continue
         root = base / f"overland-{os.getuid()}" / "models"
         if name == "disk" and _same_disk(source, base):
             continue  # a second copy on the disk where it is already would gain nothing
@@ -75,6 +85,12 @@ def staged(
     yield Staged(path=str(source), place="source")
 
 
+def clear_all_unused() -> None:
+    """Remove this node's copies that nobody holds, wherever they are."""
+    for _, base in _places():
+        clear_unused(base)
+
+
 def clear_unused(base: Path) -> None:
     """Remove the copies that nobody holds."""
     root = base / f"overland-{os.getuid()}" / "models"
@@ -84,7 +100,7 @@ def clear_unused(base: Path) -> None:
 
 
 def _places() -> list[tuple[str, Path]]:
-    return [("memory", SHARED_MEMORY), ("disk", Path(tempfile.gettempdir()))]
+    return list(zip(PLACES, (SHARED_MEMORY, Path(tempfile.gettempdir())), strict=True))
 
 
 def _same_disk(source: Path, base: Path) -> bool:
@@ -101,6 +117,7 @@ def _held(
         if other != lock:
             with _opened(other) as descriptor:
                 _remove_if_free(descriptor, other)
+    copies = 0
     while True:
         with _opened(lock) as descriptor:
             fcntl.flock(descriptor, fcntl.LOCK_SH)
@@ -113,7 +130,14 @@ def _held(
                 return
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # one makes the copy; then all look again
             if _is_file_of(descriptor, lock) and _whole(folder) is None:
-                _copy(source, folder, place, mib_per_s)
+                if copies == _TRIES:
+                    raise EvaluationError(f"{folder} does not stay whole: what else writes there?")
+                copies += 1
+                try:
+                    _copy(source, folder, place, mib_per_s)
+                except BaseException:  # whoever is told to end, too, leaves nothing behind
+                    _remove_if_free(descriptor, lock)
+                    raise
 
 
 @contextmanager
@@ -153,15 +177,15 @@ def _whole(folder: Path) -> Staged | None:
 
 
 def _copy(source: Path, folder: Path, place: str, mib_per_s: float | None) -> None:
-    files = model_files(source)
-    size_bytes = sum((source / name).stat().st_size for name in files)
+    before = _versions(source)
+    size_bytes = sum(size for size, _ in before.values())
     shutil.rmtree(folder, ignore_errors=True)
     _require_room(folder.parent, size_bytes)
     started_at, pace = time.time(), _Pace(mib_per_s)
     try:
-        sha256 = {str(name): _copy_file(source / name, folder / name, pace) for name in files}
+        sha256 = {str(name): _copy_file(source / name, folder / name, pace) for name in before}
+        _refuse_changed(source, before)
     except OSError as error:
-        shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, FileNotFoundError | PermissionError):
             raise EvaluationError(f"the model cannot be copied: {error}") from error
         raise NoRoomError(f"{error.strerror} in {folder.parent}") from error
@@ -176,22 +200,32 @@ def _copy(source: Path, folder: Path, place: str, mib_per_s: float | None) -> No
     write_record(folder / "STAGED.json", copy)
 
 
+def _versions(source: Path) -> dict[Path, tuple[int, int]]:
+    """Size and time of each file that is copied."""
+    statuses = {name: (source / name).stat() for name in model_files(source)}
+    return {name: (status.st_size, status.st_mtime_ns) for name, status in statuses.items()}
+
+
+def _refuse_changed(source: Path, before: dict[Path, tuple[int, int]]) -> None:
+    """EvaluationError when what was copied may be half of one model and half of another."""
+    now = _versions(source)
+    changed = sorted(str(n) for n in {*before, *now} if before.get(n) != now.get(n))
+    if changed:
+        raise EvaluationError(
+            f"the model in {source} changes while it is copied ({changed[0]}): evaluate it when it is "
+            "whole"
+        )
+
+
 def _require_room(root: Path, size_bytes: int) -> None:
     """NoRoomError when the copy does not fit; node memory must also hold what is loaded out of it."""
     free_bytes = shutil.disk_usage(root).free
     if root.is_relative_to(SHARED_MEMORY):
-        free_bytes = min(free_bytes, _available_memory_bytes() - size_bytes)
+        free_bytes = min(free_bytes, available_memory_bytes() - size_bytes)
     if free_bytes < size_bytes + _SPARE_BYTES:
         raise NoRoomError(
             f"{root} has room for {max(free_bytes, 0) // _MIB} MiB, the model has {size_bytes // _MIB}"
         )
-
-
-def _available_memory_bytes() -> int:
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) << 10
-    return sys.maxsize
 
 
 class _Pace:

@@ -95,8 +95,13 @@ def test_without_room_the_disk_is_used_and_then_the_source(
     assert said[-1] == f"the model is read from {model}"
 
 
+def precursor_of(model: Path, identity: str, mib_per_s: float = 100) -> list[str]:
+    rate = f"--mib-per-s={mib_per_s}"
+    return [sys.executable, "-m", "tasks.evaluate.precursor", str(model), identity, rate]
+
+
 def test_precursor_clears_up_when_its_starter_is_gone(model: Path) -> None:
-    argv = [sys.executable, "-m", "tasks.evaluate.precursor", str(model), "c" * 64, "100"]
+    argv = precursor_of(model, "c" * 64)
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, cwd=REPOSITORY, stdin=pipe, stdout=pipe) as precursor:
         assert precursor.stdout is not None and precursor.stdin is not None
