@@ -87,7 +87,7 @@ def _start(work: Callable[[int], list[float]], number: int) -> tuple[int, int]:
     try:
         os.close(read_end)
         values = work(number)
-        kind = _NUMPY if values and isinstance(values[0], np.floating) else _PLAIN
+        kind = _NUMPY if any(issubclass(type(value), np.floating) for value in values) else _PLAIN
         with open(write_end, "wb") as file:
             file.write(kind + np.array(values, dtype=np.float64).tobytes())
         status = 0

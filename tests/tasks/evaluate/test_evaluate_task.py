@@ -240,7 +240,7 @@ def test_the_next_checkpoint_is_begun_at_the_end_of_the_one_before(
     run: RunDir, tiny_model: Path
 ) -> None:
     """Its workers load it when their devices are free; its own turn finds the job."""
-    write_heldout(run.heldout_dir, count=600)
+    write_heldout(run.heldout_dir, count=250)
     settings = {"workers": 2, "bootstrap_iterations": 0}
     config = RunConfig.model_validate({"run_dir": run.path, "evaluate": settings})
     first, second = (run.evaluation(step) for step in (5, 10))
