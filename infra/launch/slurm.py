@@ -7,8 +7,10 @@ answer to "all jobs". What runs on the nodes is :mod:`infra.launch.slurm_node`.
 
 from __future__ import annotations
 
+import logging
 import time
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from configs.errors import LaunchError
@@ -20,16 +22,18 @@ from infra.launch.slurm_errors import NoSuchJobError, SlurmError
 from infra.launch.slurm_jobs import JobTable, patiently
 from infra.launch.slurm_record import Ended, SlurmFiles, SlurmRecord, node_records, read, write
 from infra.launch.slurm_status import (
-    NEVER_SATISFIED,
     ended_as,
     forgotten,
     never_starts,
+    never_starts_for,
     not_launched,
     requeued,
 )
 from infra.launch.slurm_submit import Submitter
 from infra.launch.slurm_types import SUSPENDED, SlurmJob, split_names
 from infra.launch.stacks import request_stacks
+
+logger = logging.getLogger(__name__)
 
 _PROLOG_WORDS = "prolog error"
 _CANCEL_MARGIN_S = 10.0
@@ -77,6 +81,7 @@ class SlurmLauncher:
         if record.ended is not None:
             return record.ended.status()
         cancelled = read_cancel_grace_s(files) is not None
+        self._end_twins(record)
         try:
             job = self._table.find(
                 record.job_id, comment=record.comment, submitted_at=record.submitted_at
@@ -87,7 +92,9 @@ class SlurmLauncher:
             return JobStatus(JobState.PENDING, reason="not yet seen by Slurm")
         if job.final:
             return self._settle(files, record, self._just_ended(files, job, cancelled))
-        if job.state == "PENDING" and job.reason == NEVER_SATISFIED:
+        if never_starts_for(
+            job, lambda: patiently(self._client.nodes, patience_s=self._patience_s)
+        ):
             patiently(lambda: self._client.cancel(job.job_id), patience_s=self._patience_s)
             return self._settle(files, record, never_starts(job))
         if job.restarts or (job.state == "PENDING" and "REQUEUED" in job.flags):
@@ -155,6 +162,16 @@ class SlurmLauncher:
             return  # Somebody has, with a reason that should stay.
         patiently(lambda: self._client.drain(node, reason), patience_s=self._patience_s)
 
+    def _end_twins(self, record: SlurmRecord) -> None:
+        """Take out of the queue what has the record's mark without its claim: it would only leave again."""
+        for twin in self._table.twins(record.job_id, comment=record.comment):
+            try:
+                self._client.cancel(twin.job_id)
+            except SlurmError as error:  # The next poll tries again.
+                logger.warning(
+                    "job %d, a twin of %d, is left: %s", twin.job_id, record.job_id, error
+                )
+
     def _just_ended(self, files: SlurmFiles, job: SlurmJob, cancelled: bool) -> Ended:
         nodes = node_records(files, job.job_id)
         ended = ended_as(job, nodes, cancelled=cancelled)
@@ -220,12 +237,15 @@ def _live_status(job: SlurmJob, *, stale: bool) -> JobStatus:
     )
 
 
-def _locked(files: SlurmFiles) -> AbstractContextManager[bool]:
-    try:
-        files.job_dir.mkdir(parents=True, exist_ok=True)
-        return file_lock(files.lock)
-    except OSError as error:
-        raise LaunchError(f"{files.job_dir} cannot be written: {error}") from error
+@contextmanager
+def _locked(files: SlurmFiles) -> Iterator[None]:
+    with ExitStack() as held:
+        try:
+            files.job_dir.mkdir(parents=True, exist_ok=True)
+            held.enter_context(file_lock(files.lock))
+        except OSError as error:
+            raise LaunchError(f"{files.job_dir} cannot be written: {error}") from error
+        yield
 
 
 def _read(handle: JobHandle) -> SlurmRecord:

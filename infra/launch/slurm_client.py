@@ -7,11 +7,12 @@ a server that is away.
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
 
 import httpx
 
+from infra.launch.slurm_answers import TEXT_LIMIT, any_object, errors_in, parsed, the_object
 from infra.launch.slurm_dialects import OLD_VERSION, VERSIONS, Dialect, is_default, make_dialect
 from infra.launch.slurm_errors import (
     ALREADY_DONE,
@@ -29,9 +30,14 @@ from infra.launch.slurm_errors import (
 from infra.launch.slurm_token import TokenSource
 from infra.launch.slurm_types import AccountedJob, JobRequest, SlurmJob, SlurmNode
 
+T = TypeVar("T")
+
 _TIMEOUT_S = 15.0
+_READ_TIMEOUT_S = 60.0
+"""A busy slurmctld takes its time for all jobs of a large site."""
 _SCONTROL_TIMEOUT_S = 60.0
-_TEXT_LIMIT = 200
+_LATER = {408, 425, 429}
+"""What a proxy says that has not handed the request on."""
 _NO_JOB = 0
 """A number that no job has."""
 
@@ -52,9 +58,14 @@ class SlurmClient:
         self._tokens, self._scontrol = tokens, tuple(scontrol)
         # No proxy: a token is for this server alone.
         self._http = httpx.Client(
-            base_url=self.url, timeout=_TIMEOUT_S, transport=transport, trust_env=False
+            base_url=self.url,
+            timeout=httpx.Timeout(_TIMEOUT_S, read=_READ_TIMEOUT_S),
+            transport=transport,
+            trust_env=False,
         )
         self._dialect: Dialect | None = None
+        self.has_answered = False
+        """Whether it was once found to speak a version that we speak."""
         self._was_accepted = False
         """Whether a token of ours was: then one that fails now may be renewed soon."""
 
@@ -67,19 +78,28 @@ class SlurmClient:
         """The best that both sides speak; asked for once."""
         if self._dialect is None:
             self._dialect = make_dialect(self._best_version())
+            self.has_answered = True
         return self._dialect
 
     def _best_version(self) -> str:
         for version in VERSIONS:
             slash = "" if version == OLD_VERSION else "/"
-            response = self._send("GET", f"/slurm/{version}/ping{slash}")
-            if response.status_code != httpx.codes.NOT_FOUND:
-                self._raise_for_headers(response)
-                return version
-        raise SlurmError(
+            path = f"/slurm/{version}/ping{slash}"
+            response = self._send("GET", path)
+            if response.status_code == httpx.codes.NOT_FOUND:
+                continue
+            self._raise_for_headers(response)
+            if response.status_code >= 400:
+                self._raise("GET", path, response, errors_in(any_object(response)))
+            the_object(f"{self.url}{path}", response)
+            return version
+        words = (
             f"{self.url} speaks none of the versions {', '.join(reversed(VERSIONS))} of Slurm's REST "
             f"interface: it must be slurmrestd of Slurm 22.05 or 23.11 to 26.05"
         )
+        if self.has_answered:  # It did before: that is a proxy whose server is away.
+            raise SlurmUnavailableError(words, was_sent=False)
+        raise SlurmError(words)
 
     # --- jobs -------------------------------------------------------------------------------------
 
@@ -91,29 +111,32 @@ class SlurmClient:
         )
         job_id = answer.get("job_id") or (answer.get("result") or {}).get("job_id")
         if not job_id:
-            raise SlurmError(f"{self.url} gave no job id for {request.name!r}")
-        errors = [e for e in _errors(answer) if e.number not in (None, 0)]
+            # There may be a job all the same.
+            raise SlurmUnavailableError(f"{self.url} gave no job id for {request.name!r}")
+        errors = [e for e in errors_in(answer) if e.number not in (None, 0)]
         return int(job_id), errors[0] if errors else None
 
     def jobs(self) -> list[SlurmJob]:
         """All jobs that the server knows."""
-        answer = self._call("GET", self.dialect.path("jobs"))
-        return [self.dialect.job(value) for value in answer.get("jobs", [])]
+        path = self.dialect.path("jobs")
+        return self._parsed(path, "jobs", self._call("GET", path), self.dialect.job)
 
     def job(self, job_id: int) -> SlurmJob:
         """One job; NoSuchJobError when there is none (any more)."""
-        answer = self._call("GET", self.dialect.item_path("job", str(job_id)))
-        for value in answer.get("jobs", []):
-            if value["job_id"] == job_id:
-                return self.dialect.job(value)
+        path = self.dialect.item_path("job", str(job_id))
+        for job in self._parsed(path, "jobs", self._call("GET", path), self.dialect.job):
+            if job.job_id == job_id:
+                return job
         raise NoSuchJobError(f"{self.url} knows no job {job_id}", NO_SUCH_JOB)
 
     def accounted_jobs(self, job_id: int) -> list[AccountedJob]:
         """All jobs that have had the number, as slurmdbd remembers them; SlurmError without slurmdbd."""
-        answer = self._call(
-            "GET", f"/slurmdb/{self.dialect.version}/job/{job_id}", allowed=NOTHING_FOUND
-        )
-        return [self.dialect.accounted(v) for v in answer.get("jobs", []) if v["job_id"] == job_id]
+        path = f"/slurmdb/{self.dialect.version}/job/{job_id}"
+        answer = self._call("GET", path, allowed=NOTHING_FOUND)
+        if answer.get("errors"):
+            return []
+        found = self._parsed(path, "jobs", answer, self.dialect.accounted)
+        return [old for old in found if old.job.job_id == job_id]
 
     def cancel(self, job_id: int) -> None:
         """Have it ended: SIGTERM, and after the site's KillWait SIGKILL. One that has ended is left."""
@@ -129,18 +152,21 @@ class SlurmClient:
 
     def nodes(self) -> list[SlurmNode]:
         """All nodes."""
-        answer = self._call("GET", self.dialect.path("nodes"))
-        return [self.dialect.node(value) for value in answer.get("nodes", [])]
+        path = self.dialect.path("nodes")
+        return self._parsed(path, "nodes", self._call("GET", path), self.dialect.node)
 
     def partitions(self) -> list[str]:
         """Names of all partitions."""
-        answer = self._call("GET", self.dialect.path("partitions"))
-        return [str(value["name"]) for value in answer.get("partitions", [])]
+        path = self.dialect.path("partitions")
+        answer = self._call("GET", path)
+        return self._parsed(path, "partitions", answer, lambda value: str(value["name"]))
 
     def default_partitions(self) -> list[str]:
         """Where jobs go that name no partition; empty where the server does not say."""
-        answer = self._call("GET", self.dialect.path("partitions"))
-        return [str(value["name"]) for value in answer.get("partitions", []) if is_default(value)]
+        path = self.dialect.path("partitions")
+        answer = self._call("GET", path)
+        found = self._parsed(path, "partitions", answer, lambda v: (str(v["name"]), is_default(v)))
+        return [name for name, default in found if default]
 
     def drain(self, node: str, reason: str) -> None:
         """Start no more jobs on the node; those that run there go on."""
@@ -200,14 +226,20 @@ class SlurmClient:
     ) -> dict[str, Any]:
         response = self._send(method, path, body)
         self._raise_for_headers(response)
-        answer = _json(response)
-        errors = [e for e in _errors(answer) if e.number not in allowed]
-        if not errors and response.status_code < 400:
+        is_success = response.status_code < 400
+        where = f"{self.url}{path}"
+        answer = the_object(where, response) if is_success else any_object(response)
+        errors = [e for e in errors_in(answer) if e.number not in allowed]
+        if not errors and is_success:
             return answer
         if not errors and answer.get("errors"):
             return answer
         self._raise(method, path, response, errors)
-        raise AssertionError  # unreachable: the line above raises
+
+    def _parsed(
+        self, path: str, key: str, answer: dict[str, Any], parse: Callable[[dict[str, Any]], T]
+    ) -> list[T]:
+        return parsed(f"{self.url}{path}", key, answer, parse)
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         headers = {"X-SLURM-USER-NAME": self.user, "X-SLURM-USER-TOKEN": self._tokens.token()}
@@ -217,7 +249,7 @@ class SlurmClient:
             raise SlurmUnavailableError(
                 f"slurmrestd at {self.url} cannot be reached: {error}", was_sent=False
             ) from error
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             words = str(error) or type(error).__name__
             raise SlurmUnavailableError(f"slurmrestd at {self.url}: {words}") from error
 
@@ -227,16 +259,25 @@ class SlurmClient:
 
     def _raise(
         self, method: str, path: str, response: httpx.Response, errors: list[SlurmError]
-    ) -> None:
+    ) -> NoReturn:
         numbers = {error.number for error in errors}
         words = "; ".join(dict.fromkeys(str(error) for error in errors))
-        words = words or response.text[:_TEXT_LIMIT].strip()
+        words = words or response.text[:TEXT_LIMIT].strip()
         if numbers & BAD_TOKEN:
             raise self._token_error()
         if numbers & CONTROLLER_AWAY:
             raise SlurmUnavailableError(f"slurmctld behind {self.url} is away: {words}")
-        if NO_SUCH_JOB in numbers or (response.status_code == 404 and "/job/" in path):
+        if NO_SUCH_JOB in numbers:
             raise NoSuchJobError(words, NO_SUCH_JOB)
+        if (
+            response.status_code == httpx.codes.NOT_FOUND
+            and not errors
+            and path.startswith("/slurm/")
+        ):
+            self._dialect = None  # Another version is up by now, or a proxy answers alone.
+            raise SlurmUnavailableError(f"{self.url} does not know {path}", was_sent=False)
+        if response.status_code in _LATER:
+            raise SlurmUnavailableError(f"{self.url} answers {response.status_code}: {words}")
         if response.status_code >= 500 and not any(n for n in numbers if n and n > 0):
             if method == "GET":
                 self._raise_for_token()
@@ -249,7 +290,7 @@ class SlurmClient:
         DELETE, which is harmless without such a job."""
         if self._dialect is not None and self._dialect.version == OLD_VERSION:
             response = self._send("DELETE", self._dialect.item_path("job", str(_NO_JOB)))
-            if {error.number for error in _errors(_json(response))} & BAD_TOKEN:
+            if {error.number for error in errors_in(any_object(response))} & BAD_TOKEN:
                 raise self._token_error()
 
     def _token_error(self) -> SlurmTokenError:
@@ -257,21 +298,3 @@ class SlurmClient:
             f"{self.url} does not accept the token of {self._tokens.where} for user {self.user!r}: get a "
             "new one with `scontrol token lifespan=86400`, on this cluster, for this user"
         )
-
-
-def _json(response: httpx.Response) -> dict[str, Any]:
-    try:
-        answer = response.json()
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
-
-
-def _errors(answer: dict[str, Any]) -> list[SlurmError]:
-    """What is under `errors`; dialects name the number differently."""
-    found = []
-    for error in answer.get("errors") or []:
-        number = error.get("error_number", error.get("error_code", error.get("errno")))
-        texts = dict.fromkeys(t for t in (error.get("error"), error.get("description")) if t)
-        found.append(SlurmError(": ".join(texts) or f"error {number}", number))
-    return found

@@ -5,21 +5,32 @@ The server may be away: then what was last seen is still the answer, until patie
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from configs.errors import LaunchError
 from infra.launch.slurm_client import SlurmClient
-from infra.launch.slurm_errors import NO_SUCH_JOB, NoSuchJobError, SlurmUnavailableError
-from infra.launch.slurm_types import SlurmJob
+from infra.launch.slurm_errors import (
+    NO_SUCH_JOB,
+    NoSuchJobError,
+    SlurmError,
+    SlurmUnavailableError,
+)
+from infra.launch.slurm_types import FINAL_STATES, SlurmJob
 
 T = TypeVar("T")
+logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
+_FIRST_CONTACT_S = 10.0
+_SLOW_S = 1.0
+_REST_AFTER_SLOW = 3.0
+"""Pauses are at least so many times as long as a slow server took to answer."""
 
 
 def patiently(ask: Callable[[], T], *, patience_s: float) -> T:
@@ -32,8 +43,26 @@ def patiently(ask: Callable[[], T], *, patience_s: float) -> T:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 raise gave_up(error, patience_s) from error
-            time.sleep(min(pause_s, left_s))
+            pause_s = min(pause_s, left_s)
+            logger.warning("%s; asked again in %.2g s, for %.0f s at most", error, pause_s, left_s)
+            time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+def first_contact(client: SlurmClient, *, patience_s: float) -> None:
+    """Have the server answer before the first job is submitted: whoever started the run still looks."""
+    if client.has_answered:
+        return
+    patience_s = min(patience_s, _FIRST_CONTACT_S)
+    try:
+        patiently(lambda: client.dialect, patience_s=patience_s)
+    except SlurmError:
+        raise
+    except LaunchError as error:
+        raise LaunchError(
+            f"Slurm has not answered for {patience_s:g} s ({error.__cause__}); no job was submitted: is "
+            "launcher.slurm.url right, and is the server up?"
+        ) from error
 
 
 def gave_up(error: SlurmUnavailableError, patience_s: float) -> LaunchError:
@@ -51,6 +80,7 @@ class Snapshot:
     jobs: dict[int, SlurmJob]
     asked_at: float
     """Unix seconds: jobs that were submitted earlier are in it, unless the server has forgotten them."""
+    by_comment: dict[str, list[SlurmJob]] = field(default_factory=dict)
 
 
 class JobTable:
@@ -62,6 +92,7 @@ class JobTable:
         self._snapshot: Snapshot | None = None
         self._asked_at = -float("inf")
         self._answered_at = 0.0
+        self._took_s = 0.0
         self.is_away = False
         """Whether the server has left the last query unanswered."""
         self.queries = 0
@@ -85,12 +116,17 @@ class JobTable:
             raise NoSuchJobError(f"job {job_id} is another one now", NO_SUCH_JOB)
         return job
 
+    def twins(self, job_id: int, *, comment: str) -> list[SlurmJob]:
+        """Other jobs with this job's comment that have not ended: of requests that were sent twice."""
+        mine = self.snapshot().by_comment.get(comment, [])
+        return [job for job in mine if job.job_id != job_id and job.state not in FINAL_STATES]
+
     def snapshot(self) -> Snapshot:
         """All jobs, as of an interval ago at most, or as of when the server last answered."""
         with self._lock:
             if self._snapshot is None:
                 self._snapshot = patiently(self._ask, patience_s=self._patience_s)
-            elif time.monotonic() - self._asked_at >= self.interval_s:
+            elif time.monotonic() - self._asked_at >= self._pause_s:
                 try:
                     self._snapshot = self._ask()
                 except SlurmUnavailableError as error:
@@ -98,10 +134,25 @@ class JobTable:
                         raise gave_up(error, self._patience_s) from error
             return self._snapshot
 
+    @property
+    def _pause_s(self) -> float:
+        if self._took_s < _SLOW_S:
+            return self.interval_s
+        return max(self.interval_s, (1 + _REST_AFTER_SLOW) * self._took_s)
+
     def _ask(self) -> Snapshot:
         asked_at, self._asked_at = time.time(), time.monotonic()
         self.queries += 1
-        self.is_away = True
-        jobs = {job.job_id: job for job in self._client.jobs()}
+        try:
+            found = self._client.jobs()
+        except SlurmError as error:
+            if not self.is_away:
+                logger.warning("what was seen last of all jobs counts meanwhile: %s", error)
+            self.is_away = True
+            raise
         self._answered_at, self.is_away = time.monotonic(), False
-        return Snapshot(jobs, asked_at)
+        self._took_s = self._answered_at - self._asked_at
+        by_comment: dict[str, list[SlurmJob]] = {}
+        for job in found:
+            by_comment.setdefault(job.comment, []).append(job)
+        return Snapshot({job.job_id: job for job in found}, asked_at, by_comment)

@@ -88,7 +88,8 @@ def main(arguments: list[str]) -> int:
     if place.restarts:
         print(f"Slurm has started job {place.job_id} again: left to a new job", file=sys.stderr)
         return EXIT_REQUEUED
-    if place.rank == 0 and (holder := claim(files, place.job_id)) != place.job_id:
+    # On each node, as each writes: a job on several nodes has the folder as a whole or not at all.
+    if (holder := claim(files, place.job_id)) != place.job_id:
         print(f"{files.job_dir} belongs to job {holder}: nothing is done", file=sys.stderr)
         return EXIT_NOT_MINE
     os.environ[NODE_VARIABLE] = place.node

@@ -50,6 +50,8 @@ class Submission(_Record):
     begun_at: float
     name: str = ""
     distributed: bool = False
+    refused: tuple[int, ...] = ()
+    """Jobs with this mark that can never start: we have ended them."""
 
     @property
     def comment(self) -> str:

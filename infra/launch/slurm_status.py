@@ -6,13 +6,14 @@ program itself, and times to better than a second.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 
 from configs.errors import EXIT_CONTINUE
 from infra.launch.base import JobState
 from infra.launch.slurm_node import EXIT_NOT_MINE, EXIT_REQUEUED
 from infra.launch.slurm_record import Ended, NodeRecord
-from infra.launch.slurm_types import SlurmJob
+from infra.launch.slurm_types import SlurmJob, SlurmNode
 
 _OOM_EXIT_CODE = 253
 """Of srun, when memory was short on a node; Slurm calls such a job FAILED."""
@@ -34,6 +35,12 @@ _REASONS = {
     JobState.OUT_OF_MEMORY: "a process used more memory than the job has on its node",
 }
 NEVER_SATISFIED = "DependencyNeverSatisfied"
+_LIMITS = re.compile(
+    r"Partition(?!Config|Down|Inactive)\w+|(QOS|Assoc)(Max\w+Per(Job|Node)(Limit)?|Min\w+)|MaxMemPerLimit"
+)
+"""Why a job never starts that asks for more than its partition, QOS or account allows one job."""
+_NODE_LIMIT = "PartitionNodeLimit"
+"""Said also of a job that waits for nodes that are down or drained."""
 _LAUNCH_FAILURE = "JobLaunchFailure"
 _BY_ITSELF = {JobState.COMPLETED, JobState.FAILED}
 
@@ -93,13 +100,23 @@ def forgotten(nodes: Sequence[NodeRecord], *, cancelled: bool) -> Ended:
     return ended.model_copy(update=update)
 
 
+def never_starts_for(job: SlurmJob, nodes: Callable[[], Sequence[SlurmNode]]) -> bool:
+    """Whether the job would wait for ever; `nodes` is asked where that depends on them."""
+    if job.state != "PENDING":
+        return False
+    if job.reason == _NODE_LIMIT:
+        return all(node.usable for node in nodes())
+    return job.reason == NEVER_SATISFIED or _LIMITS.fullmatch(job.reason) is not None
+
+
 def never_starts(job: SlurmJob) -> Ended:
-    """How a job ends whose dependency has failed: it would wait for ever."""
-    return Ended(
-        state=JobState.FAILED,
-        nodes=(),
-        reason=f"{NEVER_SATISFIED}: a job that this one depends on has not ended as it should",
+    """How a job ends that would wait for ever."""
+    reason = (
+        f"NeverStarts: {job.reason}: it asks for more than its partition, QOS or account allows"
     )
+    if job.reason == NEVER_SATISFIED:
+        reason = f"{NEVER_SATISFIED}: a job that this one depends on has not ended as it should"
+    return Ended(state=JobState.FAILED, nodes=(), reason=reason)
 
 
 def not_launched(job: SlurmJob, why: str) -> Ended:

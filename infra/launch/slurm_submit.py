@@ -1,15 +1,9 @@
-"""Submitting to Slurm, once: also when the submitter dies in between, or the server is away.
-
-The order is: a mark on disk, the request with the mark as the job's comment, the claim, the record. A
-submitter that finds a mark without a record asks the server for a job with that comment. One that is
-still on its way then, is too late for the claim and leaves by itself.
-"""
+"""The request that a spec becomes by the site's settings, and why one was refused."""
 
 from __future__ import annotations
 
 import math
-import time
-import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from configs.errors import LaunchError
@@ -17,35 +11,12 @@ from configs.schema import LauncherConfig
 from infra.launch.base import JobSpec
 from infra.launch.slurm_client import SlurmClient
 from infra.launch.slurm_environment import job_environment
-from infra.launch.slurm_errors import (
-    SlurmError,
-    SlurmTokenError,
-    SlurmUnavailableError,
-    refusal,
-)
-from infra.launch.slurm_jobs import gave_up, patiently
-from infra.launch.slurm_record import (
-    SlurmFiles,
-    SlurmRecord,
-    Submission,
-    claim,
-    claimed,
-    read,
-    write,
-)
+from infra.launch.slurm_errors import SlurmError, refusal
+from infra.launch.slurm_jobs import first_contact, patiently
+from infra.launch.slurm_once import Once, RefusedError
+from infra.launch.slurm_record import SlurmFiles, SlurmRecord, Submission
 from infra.launch.slurm_script import render
-from infra.launch.slurm_types import JobRequest, SlurmJob
-
-_RETRY_S = 2.0
-_ON_ITS_WAY_S = 1.5
-"""A request whose sender has died may take this long to become a job."""
-_WAITS = {"PartitionDown", "PartitionInactive", "PartitionDownOrInactive"}
-"""Why a job that does not start now may well start later."""
-_NO_REASON = ("None", "")
-_FIRST_LOOK_S = 1.0
-"""Within this, Slurm has looked at a new job."""
-_LOOK_PAUSE_S = 0.1
-_PARTITION_LIMIT = 2015
+from infra.launch.slurm_types import JobRequest
 
 
 class Submitter:
@@ -53,6 +24,7 @@ class Submitter:
 
     def __init__(self, client: SlurmClient, config: LauncherConfig) -> None:
         self._client, self._config, self._site = client, config, config.slurm
+        self._once = Once(client, patience_s=config.slurm.patience_s)
 
     @property
     def partition(self) -> str | None:
@@ -80,112 +52,23 @@ class Submitter:
 
     def submit(self, spec: JobSpec, files: SlurmFiles) -> SlurmRecord:
         """Submit the job, or find the one that somebody has submitted before. Hold the folder's lock."""
-        if (found := self.adopt(files)) is not None:
-            return found
-        submission = Submission(
-            key=spec.key,
-            mark=uuid.uuid4().hex[:12],
-            begun_at=time.time(),
-            name=spec.name,
-            distributed=spec.distributed,
-        )
-        request = self.request(spec, submission)
+        if not (files.submission.exists() or _has_forerunners(files)):
+            first_contact(self._client, patience_s=self._site.patience_s)
+        requests: list[JobRequest] = []
+
+        def request_of(submission: Submission) -> JobRequest:
+            requests.append(self.request(spec, submission))
+            return requests[-1]
+
         try:
-            write(files.submission, submission)
-        except OSError as error:
-            raise LaunchError(f"job {spec.key!r} cannot be recorded: {error}") from error
-        try:
-            job_id = self._post(spec, request, submission)
-        except SlurmUnavailableError as error:
-            raise gave_up(error, self._site.patience_s) from error
-        except SlurmError as error:
-            files.submission.unlink(missing_ok=True)
-            if isinstance(error, SlurmTokenError):
-                raise
-            raise LaunchError(
-                f"job {spec.key!r} was refused: {self._why(request, error)}"
-            ) from error
-        return self._record(files, submission, job_id)
+            return self._once.submit(spec, files, request_of)
+        except RefusedError as error:
+            why = self._why(requests[-1], error)
+            raise LaunchError(f"job {spec.key!r} was refused: {why}") from error
 
     def adopt(self, files: SlurmFiles) -> SlurmRecord | None:
         """The job of a submitter that died before it had recorded it. Hold the folder's lock."""
-        submission = read(files.submission, Submission)
-        if submission is None:
-            return None
-        time.sleep(max(0.0, submission.begun_at + _ON_ITS_WAY_S - time.time()))
-        patience_s = self._site.patience_s
-        job_id = claimed(files) or patiently(
-            lambda: self._look_up(submission), patience_s=patience_s
-        )
-        return self._record(files, submission, job_id) if job_id is not None else None
-
-    # --- one submission ---------------------------------------------------------------------------
-
-    def _post(self, spec: JobSpec, request: JobRequest, submission: Submission) -> int:
-        deadline = time.monotonic() + self._site.patience_s
-        while True:
-            try:
-                job_id, objection = self._client.submit(request)
-            except SlurmUnavailableError as error:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(_RETRY_S)
-                if not error.was_sent:
-                    continue
-                # It may have become a job all the same.
-                left_s = max(1.0, deadline - time.monotonic())
-                found = patiently(lambda: self._look_up(submission), patience_s=left_s)
-                if found is not None:
-                    return found
-                continue
-            if objection is not None or not self._client.dialect.tells_objections:
-                self._refuse_if_hopeless(job_id, objection)
-            return job_id
-
-    def _refuse_if_hopeless(self, job_id: int, objection: SlurmError | None) -> None:
-        """A job that can never start would wait for ever."""
-        deadline = time.monotonic() + _FIRST_LOOK_S
-        while True:
-            try:
-                job = self._client.job(job_id)
-            except SlurmUnavailableError:
-                return  # It is submitted, and must be recorded.
-            if job.state != "PENDING" or job.reason not in _NO_REASON:
-                break
-            if time.monotonic() > deadline:
-                return
-            time.sleep(_LOOK_PAUSE_S)
-        hopeless = job.reason.startswith("Partition") and job.reason not in _WAITS
-        if job.state == "PENDING" and hopeless:
-            self._client.cancel(job_id)
-            words = str(objection) if objection else "the job can never start"
-            number = objection.number if objection else _PARTITION_LIMIT
-            raise SlurmError(f"{words} ({job.reason})", number)
-
-    def _look_up(self, submission: Submission) -> int | None:
-        """Number of the job with the submission's comment; one that was refused does not count."""
-        mine = [job for job in self._client.jobs() if job.comment == submission.comment]
-        return min((job.job_id for job in mine if not _was_refused(job)), default=None)
-
-    def _record(self, files: SlurmFiles, submission: Submission, job_id: int) -> SlurmRecord:
-        """Put the job on record, or the one that was faster."""
-        holder = claim(files, job_id)
-        if holder != job_id:
-            patiently(lambda: self._client.cancel(job_id), patience_s=self._site.patience_s)
-        record = SlurmRecord(
-            key=submission.key,
-            job_id=holder,
-            comment=submission.comment,
-            name=submission.name,
-            url=self._client.url,
-            distributed=submission.distributed,
-            submitted_at=time.time(),
-        )
-        try:
-            write(files.record, record)
-        except OSError as error:
-            raise LaunchError(f"job {submission.key!r} cannot be recorded: {error}") from error
-        return record
+        return self._once.adopt(files)
 
     # --- the request ------------------------------------------------------------------------------
 
@@ -248,7 +131,8 @@ class Submitter:
             resources.append(f"{request.memory_per_node_mib} MiB")
         partitions = "?"
         if error.number == 2000:
-            partitions = ", ".join(self._client.partitions())
+            with suppress(SlurmError):
+                partitions = ", ".join(self._client.partitions())
         details: dict[str, object] = {
             "partition": request.partition or "(default)",
             "partitions": partitions,
@@ -266,8 +150,9 @@ class Submitter:
         return refusal(error.number, str(error), details)
 
 
-def _was_refused(job: SlurmJob) -> bool:
-    return job.state == "FAILED" and job.reason == "BadConstraints"
+def _has_forerunners(files: SlurmFiles) -> bool:
+    """Whether an earlier job of the same work is on record: attempts lie beside each other."""
+    return any(files.job_dir.parent.parent.glob(f"*/{files.job_dir.name}/{files.record.name}"))
 
 
 def _time_limit_minutes(spec: JobSpec, site_minutes: int | None) -> int | None:
