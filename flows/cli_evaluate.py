@@ -33,6 +33,7 @@ _OF_MODEL = "Of a model's folder: "
 
 
 def evaluate(
+    context: typer.Context,
     target: Annotated[
         Path,
         typer.Argument(
@@ -91,27 +92,29 @@ def evaluate(
     """Evaluate the checkpoints of a run that have no scores yet, or any model."""
     target = resolved(target)
     if not is_model(target) and not is_evaluation(target):
-        if tasks or task_dir or out or resume or launcher:
-            raise InputError(
-                f"{target} is no model's folder: --tasks, --task-dir, --out, --launcher and --resume "
-                "are for one (a run's tasks are in its config, and it always goes on)"
-            )
+        _refuse_unused(
+            context,
+            {"step", "again"},
+            f"{target} is no model; a run's config says that, and a run always goes on",
+        )
         _evaluate_run(target, step, again=again, json=json)
         return
     if step:
         raise InputError(f"--step is for a run, and {target} is a model or its evaluation")
     folder = target if is_evaluation(target) else out or Path("evaluations") / target.name
     folder = resolved(folder)
-    where = load_config(launcher, []).launcher if launcher is not None else None
     if resume or again:
-        if tasks or task_dir:
-            raise InputError("--resume and --rescore take the tasks that the evaluation has")
-        evaluation = _evaluation(folder)
+        used = {"again"} if again else {"resume", "launcher"}
+        used |= set() if is_evaluation(target) else {"out"}
+        said = "--resume and --rescore take what the evaluation was begun with"
+        _refuse_unused(context, used, said)
+        where, evaluation = _where(launcher), _evaluation(folder)
     elif is_evaluation(target):
         raise InputError(f"{target} is an evaluation already: give --resume or --rescore with it")
     elif tasks is None:
         raise InputError("say which tasks: --tasks a,b,c")
     else:
+        where = _where(launcher)
         values = {
             "tasks": [name.strip() for name in tasks.split(",") if name.strip()],
             "task_dirs": [resolved(path) for path in task_dir or []],
@@ -128,6 +131,13 @@ def evaluate(
             "scorers": scorers,
             "stage_mib_per_s": stage_mib_per_s,
         }
+        if values["cuda_devices"]:
+            unused = {"workers", "threads"}
+            _refuse_unused(
+                context,
+                set(context.params) - unused,
+                "there is a worker on each GPU: give --gpus none",
+            )
         if nodes > 1 and (where is None or where.kind != "slurm"):
             raise InputError("--nodes is for a cluster: give a config for it with --launcher")
         evaluation = begin(folder, target, _checked(values), where)
@@ -141,6 +151,23 @@ def evaluate(
     else:
         scores = evaluate_folder(evaluation, _say)
     _report(scores, folder, json=json)
+
+
+def _refuse_unused(context: typer.Context, used: set[str], why: str) -> None:
+    """InputError for options that were given and have no effect."""
+    given = {n for n in context.params if _source(context, n) == "COMMANDLINE"}
+    if unused := sorted(given - used - {"target", "json"}):
+        options = ", ".join("--rescore" if n == "again" else f"--{_option(n)}" for n in unused)
+        raise InputError(f"{options} would have no effect here: {why}")
+
+
+def _source(context: typer.Context, name: str) -> str | None:
+    source = context.get_parameter_source(name)
+    return source.name if source is not None else None
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")
 
 
 def _evaluate_run(run_dir: Path, steps: list[int] | None, *, again: bool, json: bool) -> None:
@@ -179,6 +206,10 @@ def _evaluation(folder: Path) -> EvaluationDir:
     return EvaluationDir(folder, step=0)
 
 
+def _where(config: Path | None) -> LauncherConfig | None:
+    return load_config(config, []).launcher if config is not None else None
+
+
 def _gpus(text: str, launcher: LauncherConfig | None) -> list[int]:
     if text == "all" and launcher is not None and launcher.kind == "slurm":
         return list(range(launcher.slurm.gpus_per_node))
@@ -202,7 +233,7 @@ def _checked(values: dict[str, Any]) -> EvaluateConfig:
 def _sentence(error: Any) -> str:
     names = {"cpu_threads": "threads", "cuda_devices": "gpus", "bootstrap_iterations": "bootstrap"}
     option = names.get(error["loc"][0], error["loc"][0])
-    return f"--{str(option).replace('_', '-')}: {error['msg'].lower()}, it is {error['input']!r}"
+    return f"--{_option(str(option))}: {error['msg'].lower()}, it is {error['input']!r}"
 
 
 def _report(scores: EvaluationScores, folder: Path, *, json: bool) -> None:

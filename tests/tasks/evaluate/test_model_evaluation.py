@@ -129,6 +129,12 @@ def test_any_model_is_evaluated_resumed_and_scored_anew(
         (["--tasks", "shots", "--step", "4"], "--step is for a run"),
         ([], "--tasks a,b,c"),
         (["--resume"], "is no evaluation"),
+        (
+            ["--resume", "--workers", "8", "--bootstrap", "0"],
+            "--bootstrap, --workers would have no",
+        ),
+        (["--rescore", "--resume", "--limit", "10"], "--limit, --resume would have no effect"),
+        (["--rescore", "--launcher", "site.yaml"], "--launcher would have no effect"),
     ],
 )
 def test_wrong_input_is_refused_at_once(
@@ -139,6 +145,13 @@ def test_wrong_input_is_refused_at_once(
     done = evaluate(tiny_model, *arguments, *dirs, "--out", out, code=2)
     assert words in done.stderr
     assert not out.exists()
+
+
+def test_a_runs_evaluation_refuses_what_its_config_says(tmp_path: Path) -> None:
+    given = ["--num-fewshot", "5", "--limit", "10", "--batch-size", "8", "--step", "4"]
+    done = evaluate(tmp_path, *given, code=2)
+    assert "--batch-size, --limit, --num-fewshot would have no effect here" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_incomplete_model_is_refused_at_once(
