@@ -18,9 +18,11 @@ from configs.nodecheck_schema import NodeCheckConfig
 from configs.records import AttemptRecord
 from configs.rundir import RunDir, write_record
 from configs.schema import RecoveryConfig, RunConfig
+from infra.launch.base import JobSpec
 from tasks.recover import task
 from tasks.recover.fewer_nodes import on_fewer_nodes
 from tasks.recover.node_history import count_lemons, lemons, remember
+from tasks.recover.nodecheck_files import CheckFiles
 from tasks.recover.policy import PastAttempt, decide
 from tests.tasks.recover.run_histories import action, verdict
 
@@ -325,3 +327,27 @@ def test_failures_that_may_come_from_a_node_are_checked(
         history = run.path / "node_history.jsonl"
         lines = history.read_text().splitlines() if history.exists() else []
         assert len(lines) == (0 if not expected else 2 if name == "plain" else 1)
+
+
+def test_no_spare_node_of_a_check_is_one_that_is_left_out(
+    tmp_path: Path, cluster: Nodes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted: list[JobSpec] = []
+    monkeypatch.setattr(cluster, "find", lambda _: None, raising=False)
+    monkeypatch.setattr(cluster, "submit", submitted.append, raising=False)
+
+    def start_only(jobs: Any, folder: Path, nodes: Sequence[str], _: Any) -> NodeCheckReport:
+        jobs.start(CheckFiles(folder / "try_1"), nodes)
+        return report(a="good", b="good")
+
+    monkeypatch.setattr(task, "run_check", start_only)
+    config = run_config(tmp_path)
+    add_attempt(config, "a", "c")
+    run = RunDir(config.resolved_run_dir())
+    record = AttemptRecord(
+        number=2, key="k", job_id="2", submitted_at=0.0, outcome="failed", nodes=["a", "b"]
+    )
+    write_record(run.attempt(2).record_path, record)
+    task.check_suspects.fn(config, 2, TIMEOUT)
+    (spec,) = submitted
+    assert (spec.need_nodes, spec.exclude_nodes) == (("a", "b"), ("c",))
