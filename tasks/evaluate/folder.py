@@ -30,7 +30,7 @@ from tasks.evaluate.command import LEASH_VARIABLE
 from tasks.evaluate.devices import check_backend, visible_gpus
 from tasks.evaluate.holding import in_charge
 from tasks.evaluate.model_folder import check_model
-from tasks.evaluate.plan import check_tasks, config_of, current_plan
+from tasks.evaluate.plan import check_tasks, config_of, current_plan, read_plan
 from tasks.evaluate.responses import Pending
 from tasks.evaluate.staging import SHARED_MEMORY, clear_unused
 
@@ -132,7 +132,7 @@ def evaluated(
     says how far it is."""
     check_model(evaluation.model_dir)
     with in_charge(evaluation):
-        if (scores := finished(evaluation)) is not None:
+        if (scores := finished(evaluation)) is not None and not scores.failed:
             say("everything is done already")
             return scores
         evaluation.scores_path.unlink(missing_ok=True)
@@ -150,7 +150,10 @@ def rescore(evaluation: EvaluationDir, arguments: list[str], say: Say) -> Evalua
         _processes(evaluation, {"score": ["--anew"]}, arguments) as processes,
     ):
         _wait(evaluation, processes, _Progress(evaluation, say).look)
-        return asked_scores(evaluation)
+    scores = read_record(evaluation.scores_path, EvaluationScores)
+    if scores is None or scores.plan_sha256 != read_plan(evaluation).sha256():
+        raise EvaluationError(f"{evaluation.scores_path} was changed meanwhile: score it again")
+    return scores
 
 
 def finished(evaluation: EvaluationDir) -> EvaluationScores | None:

@@ -78,7 +78,7 @@ def remember(
     """Add what this evaluation has measured to the store: of what happened since the last time."""
     known = read_record(_remembered_path(evaluation), Remembered)
     new = [t for t in times if known is None or t.ended_at > known.until]
-    if not new:
+    if not new or not evaluation.model_dir.is_dir():  # how large it is is not known any more
         return
     backend, parameters = _backend(answering), count_parameters(evaluation.model_dir)
     found = list(_of_parts(parts, times, new, backend, parameters))

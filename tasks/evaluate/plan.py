@@ -33,6 +33,7 @@ _SCHEDULING_KEYS = {
     "scorers",
     "code_timeout_s",
     "code_memory_gib",
+    "code_sandbox",
 }
 
 
@@ -162,11 +163,13 @@ def current_plan(config: EvaluateConfig, evaluation: EvaluationDir) -> Evaluatio
     return plan
 
 
-def inputs_sha256(config: EvaluateConfig, evaluation: EvaluationDir) -> str:
-    """Hash of the config, of the users' task files, and of which model it is."""
+def inputs_sha256(
+    config: EvaluateConfig, evaluation: EvaluationDir, model_sha256: str | None = None
+) -> str:
+    """Hash of the config, of the users' task files, and of which model it is: by default, the one there."""
     values = config.model_dump(mode="json", exclude=_SCHEDULING_KEYS)
     folders = [[_version(path) for path in _files(folder)] for folder in config.task_dirs]
-    return sha256_of_json([values, folders, model_identity(evaluation)])
+    return sha256_of_json([values, folders, model_sha256 or model_identity(evaluation)])
 
 
 def _files(folder: Path) -> list[Path]:

@@ -58,7 +58,14 @@ def plan_anew(
     config: EvaluateConfig, evaluation: EvaluationDir, heldout_dir: Path
 ) -> EvaluationPlan:
     """Plan by the tasks' files as they are now, for stored responses; EvaluationError, and nothing is
-    changed, when not all of what they ask is answered."""
+    changed, when not all of what they ask is answered.
+
+    Which model has answered, and how it was run, the plan before says: the model may be gone by now.
+    """
+    before = read_record(evaluation.plan_path, EvaluationPlan) or read_record(
+        _plan_before(evaluation), EvaluationPlan
+    )
+    _refuse_other_answering(config, before)
     with tempfile.TemporaryDirectory(dir=evaluation.path, prefix=".anew-") as folder:
         trial = EvaluationDir(Path(folder) / evaluation.path.name, evaluation.step)
         trial.path.mkdir()
@@ -66,7 +73,7 @@ def plan_anew(
         trial.responses_dir.symlink_to(evaluation.responses_dir)
         if evaluation.export_path.is_file():
             shutil.copy2(evaluation.export_path, trial.export_path)
-        plan = make_plan(config, trial, heldout_dir, keep_responses=True)
+        plan = make_plan(config, trial, heldout_dir, keep_responses=True, before=before)
     left = set(plan.order)
     asked = [task.task for task in plan.tasks if left & {shard.name for shard in task.shards}]
     if asked:
@@ -74,7 +81,27 @@ def plan_anew(
             f"evaluation task {asked[0]!r} asks what no stored response answers (its prompts, the "
             "model or how it is run are others than then): evaluate again, without --rescore"
         )
-    return make_plan(config, evaluation, heldout_dir)
+    if before is not None:
+        write_record(_plan_before(evaluation), before)  # should this be killed without a plan
+    plan = make_plan(config, evaluation, heldout_dir, before=before)
+    _plan_before(evaluation).unlink(missing_ok=True)
+    return plan
+
+
+def _plan_before(evaluation: EvaluationDir) -> Path:
+    return evaluation.path / "plan_before.json"
+
+
+def _refuse_other_answering(config: EvaluateConfig, before: EvaluationPlan | None) -> None:
+    """EvaluationError when the config wants the model run otherwise than it was when it answered."""
+    if before is None:
+        return
+    wanted = _answering(config).model_copy(update={"lm_eval_version": ""})
+    if wanted != before.answering.model_copy(update={"lm_eval_version": ""}):
+        raise EvaluationError(
+            "the config runs the model otherwise than when it answered (backend, device, dtype, batch "
+            "size or threads): evaluate again, without --rescore"
+        )
 
 
 def make_plan(
@@ -83,14 +110,19 @@ def make_plan(
     heldout_dir: Path,
     *,
     keep_responses: bool = False,
+    before: EvaluationPlan | None = None,
 ) -> EvaluationPlan:
-    """Make the plan anew; what an earlier plan has left behind is removed first."""
+    """Make the plan anew; what an earlier plan has left behind is removed first.
+
+    For the model that is there, or for the one that was asked `before`.
+    """
+    model_sha256 = before.model_sha256 if before is not None else model_identity(evaluation)
+    answering = before.answering if before is not None else _answering(config)
     evaluation.plan_path.unlink(missing_ok=True)
     export = read_record(evaluation.export_path, ExportRecord)
-    inputs = inputs_sha256(config, evaluation)  # before they are read
+    inputs = inputs_sha256(config, evaluation, model_sha256)  # before they are read
     _remove_earlier(evaluation)
     targets, left_out = _render_targets(config, evaluation, heldout_dir)
-    answering, model_sha256 = _answering(config), model_identity(evaluation)
     tasks: list[TaskPlan] = []
     rows: list[TaskRows] = []
     offsets: list[list[int]] = []

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from evaluation_setup import REPOSITORY, prepare_evaluation, stage_command
+from evaluation_setup import REPOSITORY, STEP, prepare_evaluation, stage_command
 from prefect.logging import disable_run_logger
 
 import tasks.evaluate.infer as infer_module
@@ -17,9 +17,11 @@ from configs.rundir import EvaluationDir, RunDir, write_record
 from configs.schema import EvaluateConfig, LauncherConfig, RunConfig
 from infra.launch.base import JobState
 from infra.launch.local import LocalLauncher
-from tasks.evaluate import task_jobs
+from tasks.evaluate import plan_wait, task_jobs
 from tasks.evaluate.folder import evaluated
 from tasks.evaluate.holding import alone_at_work, at_work, in_charge
+from tasks.evaluate.plan import EvaluationPlan, current_plan
+from tasks.evaluate.planning import make_plan
 from tasks.evaluate.task import EvaluationCancelled, evaluate_checkpoint
 from tasks.evaluate.task_jobs import Work, begin_stage
 
@@ -109,3 +111,29 @@ def test_a_runs_flow_waits_for_who_scores_its_checkpoint_anew(tmp_path: Path) ->
     with in_charge(evaluation), pytest.raises(RunDirectoryError, match="by another process"):  # noqa: SIM117
         with in_charge(evaluation):
             pass
+
+
+def test_a_plan_that_does_not_fit_is_looked_at_once(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To see whether it fits is to look at every file of the tasks."""
+    evaluation, config = run.evaluation(STEP), EvaluateConfig(tasks=["heldout_cloze"])
+    make_plan(EvaluateConfig(tasks=["heldout_copy"]), evaluation, run.heldout_dir)
+    looks, naps = 0, 0
+
+    def look(config: EvaluateConfig, evaluation: EvaluationDir) -> EvaluationPlan | None:
+        nonlocal looks
+        looks += 1
+        return current_plan(config, evaluation)
+
+    def nap(_: float) -> None:
+        nonlocal naps
+        naps += 1
+        if naps == 20:
+            make_plan(config, evaluation, run.heldout_dir)
+
+    monkeypatch.setattr(plan_wait, "current_plan", look)
+    monkeypatch.setattr(plan_wait.time, "sleep", nap)
+    plan = plan_wait.await_plan(config, evaluation)
+    assert [task.task for task in plan.tasks] == ["heldout_cloze"]
+    assert (looks, naps) == (2, 20)

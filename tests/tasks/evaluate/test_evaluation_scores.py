@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -10,11 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from evaluation_setup import ALL_KINDS, REPOSITORY, STEP, as_scores, lm_eval_results
+from evaluation_setup import (
+    ALL_KINDS,
+    REPOSITORY,
+    STEP,
+    as_scores,
+    lm_eval_results,
+    stage_command,
+)
 
 from configs.errors import EvaluationError
 from configs.rundir import EvaluationDir, RunDir
-from tasks.evaluate.plan import read_plan
+from tasks.evaluate.plan import config_of, current_plan, read_plan
 from tasks.evaluate.score import score
 
 # As if torch and transformers were not installed.
@@ -75,6 +84,34 @@ def test_scores_equal_simple_evaluate_and_need_no_torch(
     assert scores.tasks == [*ALL_KINDS[:-1], "shots", "heldout_continuation"]
     assert 0 < scores.started_at < scores.ended_at
     assert scores.infer_s > 0
+
+
+@pytest.mark.parametrize("change", ["touched", "gone"])
+def test_scoring_anew_needs_no_model_and_says_whose_answers_they_are(
+    inferred: EvaluationDir, all_kinds_run: RunDir, change: str
+) -> None:
+    """And a later evaluation of another model does not take them for its own."""
+    before = read_plan(inferred)
+    if change == "gone":
+        shutil.rmtree(inferred.model_dir)
+    else:
+        os.utime(inferred.model_dir / "model.safetensors", (1.0, 1.0))
+        (inferred.model_dir / "config.json").write_text("{}")
+    run = RunDir(inferred.path.parent.parent)
+    shutil.copytree(all_kinds_run.heldout_dir, run.heldout_dir)
+    argv = [*stage_command("score", run), "--anew"]
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    plan = read_plan(inferred)
+    scores = inferred.scores()
+    assert scores is not None and scores.plan_sha256 == plan.sha256()
+    assert (plan.model_sha256, plan.answering) == (before.model_sha256, before.answering)
+    assert current_plan(config_of(inferred), inferred) is None
+    config = config_of(inferred).model_copy(update={"batch_size": 4})
+    inferred.config_path.write_text(config.model_dump_json())
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    assert "otherwise than when it answered" in done.stderr
+    assert read_plan(inferred) == plan
 
 
 def change_rows(evaluation: EvaluationDir, task: str, change: Callable[[Rows], object]) -> None:
