@@ -53,8 +53,12 @@ def ended_as(job: SlurmJob, nodes: Sequence[NodeRecord], *, cancelled: bool) -> 
     reason = _REASONS[state] if state is not None else ""
     if cancelled and state in (None, JobState.CANCELLED):
         state, reason = JobState.CANCELLED, "cancelled"
-    elif job.exit_code in (EXIT_REQUEUED, EXIT_NOT_MINE) and not nodes:
-        state, reason = JobState.NODE_FAIL, "Slurm has started the job a second time"
+    elif state is not JobState.CANCELLED and _was_requeued(job, nodes):
+        # What the nodes have left is of the first time.
+        again = requeued(job)
+        return again.model_copy(update={"started_at": _started_at(job, nodes)})
+    elif job.exit_code == EXIT_NOT_MINE and not nodes:
+        state, reason = JobState.NODE_FAIL, "another job had its folder"
     elif state is None and job.reason == _LAUNCH_FAILURE and not nodes:
         return not_launched(job, f"Slurm says {_LAUNCH_FAILURE}")
     ended = by_nodes(nodes)
@@ -158,6 +162,14 @@ def by_nodes(nodes: Sequence[NodeRecord]) -> Ended | None:
         ended_at=first.ended_at,
         reason=first.reason,
     )
+
+
+def _was_requeued(job: SlurmJob, nodes: Sequence[NodeRecord]) -> bool:
+    """Whether it was started again. Its first nodes' records bear the same number, but not this exit."""
+    if job.restarts:
+        return True
+    own = any(record.exit_code == EXIT_REQUEUED for record in nodes)
+    return EXIT_REQUEUED in (job.exit_code, job.derived_exit_code) and not own
 
 
 def _started_at(job: SlurmJob, nodes: Sequence[NodeRecord]) -> float | None:

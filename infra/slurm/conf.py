@@ -52,8 +52,7 @@ TCPTimeout=2
 InactiveLimit=0
 KillWait={kill_wait_s}
 ReturnToService=2
-# A job is never started again under the same id: Overland submits a new one, after a diagnosis.
-JobRequeue=0
+JobRequeue={requeue}
 MinJobAge={kept_jobs_s}
 CompleteWait=0
 Waittime=0
@@ -107,6 +106,8 @@ def slurm_conf(settings: ClusterSettings, *, gpus: bool) -> str:
         "message_timeout_s": settings.message_timeout_s,
         "kill_wait_s": settings.kill_wait_s,
         "kept_jobs_s": settings.kept_jobs_s,
+        # A job should not be started again under the same id: Overland submits a new one.
+        "requeue": int(settings.requeue),
         "cpus_per_node": settings.cpus_per_node,
         "memory_per_node_mib": settings.memory_per_node_mib,
         "nodes": "\n".join(_node_line(settings, n, gpus) for n in settings.all_node_names),

@@ -48,6 +48,8 @@ class ClusterSettings:
     """A chroot whose Slurm is used in the place of this machine's: infra.slurm.release."""
     kept_jobs_s: int = 3600
     """How long slurmctld remembers a job that has ended."""
+    requeue: bool = False
+    """Whether Slurm puts jobs back into its queue that do not ask for it, as by its default."""
 
     @property
     def node_names(self) -> list[str]:

@@ -87,6 +87,28 @@ def test_our_own_cancelling_is_told_from_a_persons() -> None:
     assert ended_as(job("NODE_FAIL"), [], cancelled=True).state is JobState.NODE_FAIL
 
 
+@pytest.mark.parametrize(
+    ("slurm", "nodes", "state"),
+    [
+        # It left with 91; what its first nodes have said is of the first time.
+        (job("FAILED", 91), [node(0, "RUNNING", None)], "NODE_FAIL"),
+        (job("FAILED", 91), [node(0, exit_code=1)], "NODE_FAIL"),
+        (job("FAILED", 1, restarts=1), [node(0, exit_code=1)], "NODE_FAIL"),
+        (job("COMPLETED", restarts=1), [], "NODE_FAIL"),
+        (job("FAILED", 91, flags=frozenset({"PREEMPTED"})), [], "PREEMPTED"),
+        # Somebody has ended it in the queue.
+        (job("CANCELLED", restarts=1), [], "CANCELLED"),
+        # A program's own 91.
+        (job("FAILED", 91), [node(0, exit_code=91)], "FAILED"),
+    ],
+)
+def test_a_job_that_was_started_again(slurm: SlurmJob, nodes: list[NodeRecord], state: str) -> None:
+    ended = ended_as(slurm, nodes, cancelled=False)
+    assert ended.state is JobState(state)
+    assert ("back into its queue" in ended.reason) is (state not in ("FAILED", "CANCELLED"))
+    assert ended_as(slurm, nodes, cancelled=True).state is JobState.CANCELLED
+
+
 def test_times_are_the_nodes_own() -> None:
     nodes = [node(0, exit_code=1), node(1, ended_at=158.25, exit_code=1)]
     ended = ended_as(job("FAILED", 1), nodes, cancelled=False)
