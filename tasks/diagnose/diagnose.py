@@ -61,7 +61,7 @@ _CLASS_OF_STATE = {
     "NODE_FAIL": "NodeFailure",
     "CANCELLED": "SlurmCancelled",
 }
-_NEVER_STARTS = "FAILED DependencyNeverSatisfied"
+_NEVER_STARTS = ("FAILED DependencyNeverSatisfied", "FAILED NeverStarts")
 _CONFIDENCE = {"decisive": 0.95, "cause": 0.85, "effect": 0.6}
 _EXCEPTION_CONFIDENCE = 0.8
 _ASIDE_CONFIDENCE = 0.4
@@ -137,7 +137,7 @@ def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
             method="launcher",
             confidence=0.95,
             evidence=[f"launcher: {record.reason}"],
-            mitigation="Look after the jobs that launcher.slurm.dependency names, or leave it out.",
+            mitigation="Look after the jobs that launcher.slurm.dependency names, or ask for less.",
         )
     if state not in _CLASS_OF_STATE:
         return None
