@@ -6,13 +6,12 @@ import json
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
 from evaluation_setup import REPOSITORY
 
+from tasks.evaluate import bench_evaluate_storage
 from tasks.evaluate.bench_evaluate_metrics import run_program
 from tasks.evaluate.bench_evaluate_storage import Storage
 from tasks.evaluate.bench_evaluate_suite import known_metric_s, write_suite
@@ -53,17 +52,31 @@ def test_programs_are_run_with_each_test() -> None:
     assert run_program(document, ["    return '\0'\n"]) == {"passed": 0.0}
 
 
-def test_readers_of_the_storage_share_its_bandwidth(tmp_path: Path, tiny_model: Path) -> None:
-    """Two that read at the same time take at least as long as the link needs for both."""
+class _StoppedClock:
+    """Stands at 0, so that all who read do so at the same time; keeps how long they were to sleep."""
+
+    def __init__(self) -> None:
+        self.sleeps_s: list[float] = []
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.sleeps_s.append(seconds)
+
+
+def test_readers_of_the_storage_share_its_bandwidth(
+    tiny_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that read at the same time take as long as the link needs for both."""
+    clock = _StoppedClock()
+    monkeypatch.setattr(bench_evaluate_storage, "time", clock)
     size_bytes = Storage(tiny_model, 1.0).size_bytes
     storage = Storage(tiny_model, bytes_per_s=size_bytes / 0.2)
-    readers = [threading.Thread(target=storage.read) for _ in range(2)]
-    begun = time.monotonic()
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join()
-    assert time.monotonic() - begun >= 0.39
+    storage.read()
+    assert clock.sleeps_s[-1] == pytest.approx(0.2)
+    storage.read()
+    assert clock.sleeps_s[-1] == pytest.approx(0.4)
 
 
 @pytest.mark.soak

@@ -69,12 +69,13 @@ def test_num_worker_partition_deals_slices_out_in_the_given_order() -> None:
 
 
 @pytest.mark.parametrize("nodes", [1, 4, 32])
-def test_the_papers_setting_is_within_five_percent_of_the_bound(nodes: int) -> None:
+def test_the_papers_setting_is_within_one_percent_of_the_bound(nodes: int) -> None:
     found = simulate_evaluation(nodes=nodes, tasks=63)
-    assert found.lower_bound_s <= found.ours_s <= 1.05 * found.lower_bound_s
-    targets = {1: 1.5, 4: 2.2}
+    assert found.lower_bound_s <= found.ours_s <= 1.01 * found.lower_bound_s
     for name, speedup in found.speedup.items():
-        assert speedup >= min(targets.get(nodes, 1.0), 0.95 * found.speedup_at_bound[name])
+        assert found.speedup_at_bound[name] / 1.01 <= speedup <= found.speedup_at_bound[name]
+        assert speedup > 1
+        assert speedup >= 1.5 or nodes > 1 or not name.startswith("opencompass")
     assert found.per_task_s > found.ours_s
     for name in ("opencompass_size", "opencompass_num_worker"):
         tuned, default = found.policies[name], found.policies[f"{name}_default"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +26,7 @@ from tasks.evaluate.schedule_again import plan_checkpoints
 from tasks.evaluate.schedule_bound import lower_bound
 from tasks.evaluate.schedule_bound_packed import packed_bound_s
 from tasks.evaluate.schedule_bound_patterns import patterns_bound_s
+from tasks.evaluate.simulation_workload import read_benchmarks
 
 READY_S = 5.0
 
@@ -207,6 +210,38 @@ def test_checkpoints_follow_one_another_on_the_same_workers() -> None:
             assert worker.ready_s >= ends.get(worker.name, 0.0) + 1.0
     # The metric of one runs while the next is inferred.
     assert plans[-1].makespan_s < 3 * plans[0].makespan_s - 50
+
+
+def test_200_checkpoints_of_63_tasks_take_work_in_proportion() -> None:
+    """Counted in calls of the planner's functions, which do not depend on the machine."""
+    items = [task.item for task in read_benchmarks(63)]
+    calls, before = 0, sys.getprofile()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal calls
+        calls += event == "call" and Path(frame.f_code.co_filename).name.startswith("schedule")
+
+    def planned(checkpoints: int) -> tuple[list[SchedulePlan], int]:
+        nonlocal calls
+        calls = 0
+        sys.setprofile(count)
+        try:
+            plans = plan_checkpoints(
+                [items] * checkpoints, workers(64), cpu_cores=64, stage_s=4.0, load_s=1.0
+            )
+        finally:
+            sys.setprofile(before)
+        return plans, calls
+
+    _, calls_of_50 = planned(50)
+    plans, calls_of_200 = planned(200)
+    assert len(plans) == 200
+    assert calls_of_50 < calls_of_200 < 4.4 * calls_of_50
+    assert calls_of_200 < 50 * sum(len(plan.shards) for plan in plans)
+    check(plans[0], items)
+    check(plans[-1], items)
+    inferred_s = sum(item.infer_s for item in items) / 64
+    assert plans[-1].infer_end_s < 1.02 * 200 * (inferred_s + READY_S)
 
 
 @pytest.mark.parametrize(
