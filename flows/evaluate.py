@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +17,8 @@ from configs.evaluation_due import is_due, take_turns
 from configs.rundir import EvaluationDir, RunDir
 from configs.schema import RunConfig
 from flows.cancellation import end_evaluations
-from flows.locks import is_training
-from flows.session import config_of, open_run, tracked
+from flows.locks import first_in_line, is_training
+from flows.session import config_of, is_from_server, open_run, tracked
 from infra.interrupt import held_off
 from tasks.evaluate.task import (
     Ahead,
@@ -41,7 +41,21 @@ def evaluate(run_dir: Path, steps: list[int] | None = None) -> dict[int, bool]:
     Returns step -> whether it has scores.
     """
     config = config_of(run_dir)
+    with ExitStack() as line:
+        if is_from_server() and not steps:
+            # Commits come faster than evaluations end. Whoever waits already will see all of them.
+            run = RunDir(config.resolved_run_dir())
+            if not line.enter_context(first_in_line(run, "evaluate")):
+                get_run_logger().info("another flow run waits already to evaluate %s", run.path)
+                return {}
+        return _evaluate(config, steps, in_turn=line.close)
+
+
+def _evaluate(
+    config: RunConfig, steps: list[int] | None, in_turn: Callable[[], None]
+) -> dict[int, bool]:
     with open_run(config, "evaluate") as run:
+        in_turn()
         committed = [checkpoint.step for checkpoint in run.committed_checkpoints()]
         missing = sorted(set(steps or []) - set(committed))
         if missing:

@@ -1,6 +1,7 @@
 """One live flow a stage of a run directory.
 
-    RUN_DIR/locks/STAGE     locked for as long as a flow holds the stage; names its process
+    RUN_DIR/locks/STAGE         locked for as long as a flow holds the stage; names its process
+    RUN_DIR/locks/STAGE-next    locked by a flow that waits for it, where one that waits is enough
 
 The kernel frees a lock with its holder. This module needs no Prefect.
 """
@@ -56,18 +57,27 @@ def check_free(run: RunDir, *stages: str) -> None:
 def held(run: RunDir, stage: str, *, wait: bool = False) -> Iterator[None]:
     """Hold the stage of this run directory against other live flows; `wait` until they have ended."""
     path = run.locks_dir / stage
-    while wait and is_locked(path):
-        time.sleep(_LOOK_INTERVAL_S)  # unlike a blocked flock, a signal ends it
-    with file_lock(path, blocking=False) as got:
-        if not got:
+    while True:
+        with file_lock(path, blocking=False) as got:
+            if got:
+                me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
+                path.write_text(json.dumps(me) + "\n")
+                _held_here.add((run.path, stage))
+                try:
+                    yield
+                finally:
+                    _held_here.discard((run.path, stage))
+                return
+        if not wait:
             raise _in_use(run, path)
-        me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
-        path.write_text(json.dumps(me) + "\n")
-        _held_here.add((run.path, stage))
-        try:
-            yield
-        finally:
-            _held_here.discard((run.path, stage))
+        time.sleep(_LOOK_INTERVAL_S)  # unlike a blocked flock, a signal ends it
+
+
+@contextmanager
+def first_in_line(run: RunDir, stage: str) -> Iterator[bool]:
+    """Whether no other flow waits for the stage: held while waiting, given up when the stage is had."""
+    with file_lock(run.locks_dir / f"{stage}-next", blocking=False) as got:
+        yield got
 
 
 def _in_use(run: RunDir, path: Path) -> RunDirectoryError:

@@ -95,7 +95,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
     made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     with ExitStack() as stack:
         for stage in stages:
-            stack.enter_context(held(run, stage, wait=is_restarted()))
+            stack.enter_context(held(run, stage, wait=is_from_server()))
         try:
             _check_same_run(run, config)
             write_text(run.config_path, dump_config(config))
@@ -107,12 +107,18 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
             raise
 
 
-def is_restarted() -> bool:
-    """Whether the server has started this flow run anew because it took its process for dead.
+def is_from_server() -> bool:
+    """Whether a server has started this flow run: nobody looks who would start it again later.
 
-    The process may live, cut off from the server alone: then the new one waits until it has ended.
+    It waits for its run directory. So does one that is started anew because the server took its process
+    for dead, as that may live, cut off from the server alone.
     """
-    return bool(deployment.id) and (flow_run.run_count or 0) > 1
+    return bool(deployment.id)
+
+
+def is_restarted() -> bool:
+    """Whether the server has started this flow run anew because it took its process for dead."""
+    return is_from_server() and (flow_run.run_count or 0) > 1
 
 
 def _remove(made: list[Path]) -> None:

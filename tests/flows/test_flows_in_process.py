@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,12 +13,13 @@ from prefect.client.orchestration import get_client
 from prefect.testing.utilities import prefect_test_harness
 
 from configs.errors import ConfigError, InputError, RunDirectoryError
-from configs.files import write_text
+from configs.files import file_lock, is_locked, write_text
 from configs.load import dump_config, load_config
 from configs.records import AttemptRecord
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
 from flows import evaluate as flow_module
+from flows import session
 from flows.evaluate import due_steps, evaluate
 from flows.locks import held, holds, is_live
 from flows.prepare import prepare
@@ -135,3 +138,30 @@ def test_the_event_reaches_prefect_and_a_step_that_was_left_out_can_be_asked_for
             time.sleep(0.2)
     assert [event["resource"]["overland.step"] for event in events] == ["24"]
     assert events[0]["payload"]["regressions"][0]["task"] == "t"
+
+
+def test_evaluations_that_a_server_starts_wait_and_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make(tmp_path, regressions={"webhook_env": None})
+    run = RunDir(config.resolved_run_dir())
+    write_text(run.config_path, dump_config(config))
+    run.locks_dir.mkdir(parents=True)
+    commit(run, STEPS[0])
+    monkeypatch.setattr(flow_module, "evaluate_checkpoint", lambda _, step, **__: score(run, step))
+    for module in (flow_module, session):
+        monkeypatch.setattr(module, "is_from_server", lambda: True)
+    with file_lock(run.locks_dir / "evaluate-next"):
+        assert evaluate(run.path) == {}, "one that waits will see to it"
+    with ExitStack() as other:
+        other.enter_context(file_lock(run.locks_dir / "evaluate"))
+
+        def commit_and_end() -> None:
+            assert is_locked(run.locks_dir / "evaluate-next")
+            commit(run, STEPS[1])
+            other.close()
+
+        end = threading.Timer(2.0, commit_and_end)
+        end.start()
+        assert evaluate(run.path) == dict.fromkeys(STEPS[:2], True)
+        end.join()

@@ -10,7 +10,7 @@ import pytest
 from configs.errors import RunDirectoryError
 from configs.files import file_lock
 from configs.rundir import RunDir
-from flows.locks import held, holds
+from flows.locks import first_in_line, held, holds
 
 
 def test_a_second_flow_is_refused_or_waits(tmp_path: Path) -> None:
@@ -32,3 +32,35 @@ def test_a_second_flow_is_refused_or_waits(tmp_path: Path) -> None:
     assert second_is_in.wait(30)
     thread.join()
     assert not holds(run, "pretrain")
+
+
+def test_several_that_wait_come_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has just seen the lock free, and one of them is faster."""
+    monkeypatch.setattr("flows.locks.is_locked", lambda _: False)
+    run = RunDir(tmp_path)
+    inside: list[int] = []
+    most: list[int] = []
+
+    def work(number: int) -> None:
+        with held(run, "pretrain", wait=True):
+            inside.append(number)
+            most.append(len(inside))
+            inside.remove(number)
+
+    with file_lock(run.locks_dir / "pretrain"):
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1] * 4
+
+
+def test_one_that_waits_is_enough(tmp_path: Path) -> None:
+    run = RunDir(tmp_path)
+    with first_in_line(run, "evaluate") as first, first_in_line(run, "evaluate") as second:
+        assert (first, second) == (True, False)
+    with first_in_line(run, "evaluate") as again:
+        assert again
