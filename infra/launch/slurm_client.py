@@ -77,7 +77,7 @@ class SlurmClient:
     def dialect(self) -> Dialect:
         """The best that both sides speak; asked for once."""
         if self._dialect is None:
-            self._dialect = make_dialect(self._best_version())
+            self._dialect = make_dialect(self._with_new_token(self._best_version))
             self.has_answered = True
         return self._dialect
 
@@ -204,18 +204,22 @@ class SlurmClient:
         allowed: set[int] | frozenset[int] = frozenset(),
     ) -> dict[str, Any]:
         """The answer; errors whose number is `allowed` are left to the caller."""
+        answer = self._with_new_token(lambda: self._call_once(method, path, body, allowed))
+        self._was_accepted = True
+        return answer
+
+    def _with_new_token(self, ask: Callable[[], T]) -> T:
+        """What `ask` returns, if need be with a token that was read again."""
         try:
             try:
-                answer = self._call_once(method, path, body, allowed)
+                return ask()
             except SlurmTokenError:
                 self._tokens.forget()
-                answer = self._call_once(method, path, body, allowed)
+                return ask()
         except SlurmTokenError as error:
             if self._was_accepted:
                 raise SlurmTokenLapsedError(str(error)) from error
             raise
-        self._was_accepted = True
-        return answer
 
     def _call_once(
         self,
@@ -279,7 +283,7 @@ class SlurmClient:
         if response.status_code in _LATER:
             raise SlurmUnavailableError(f"{self.url} answers {response.status_code}: {words}")
         if response.status_code >= 500 and not any(n for n in numbers if n and n > 0):
-            if method == "GET":
+            if method == "GET" and f"/{OLD_VERSION}/" in path:
                 self._raise_for_token()
             raise SlurmUnavailableError(f"{self.url} answers {response.status_code}: {words}")
         known = next((error.number for error in errors if error.number and error.number > 0), None)
@@ -288,10 +292,9 @@ class SlurmClient:
     def _raise_for_token(self) -> None:
         """v0.0.38 answers a GET alike when the token is wrong and when slurmctld is away; not so a
         DELETE, which is harmless without such a job."""
-        if self._dialect is not None and self._dialect.version == OLD_VERSION:
-            response = self._send("DELETE", self._dialect.item_path("job", str(_NO_JOB)))
-            if {error.number for error in errors_in(any_object(response))} & BAD_TOKEN:
-                raise self._token_error()
+        response = self._send("DELETE", f"/slurm/{OLD_VERSION}/job/{_NO_JOB}")
+        if {error.number for error in errors_in(any_object(response))} & BAD_TOKEN:
+            raise self._token_error()
 
     def _token_error(self) -> SlurmTokenError:
         return SlurmTokenError(

@@ -36,7 +36,7 @@ _REASONS = {
 }
 NEVER_SATISFIED = "DependencyNeverSatisfied"
 _LIMITS = re.compile(
-    r"Partition(?!Config|Down|Inactive)\w+|(QOS|Assoc)(Max\w+Per(Job|Node)(Limit)?|Min\w+)|MaxMemPerLimit"
+    r"Partition(?!Down|Inactive)\w+|(QOS|Assoc)(Max\w+Per(Job|Node)(Limit)?|Min\w+)|MaxMemPerLimit"
 )
 """Why a job never starts that asks for more than its partition, QOS or account allows one job."""
 _NODE_LIMIT = "PartitionNodeLimit"

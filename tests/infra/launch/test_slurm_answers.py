@@ -10,7 +10,8 @@ from test_slurm_client import REQUEST, TOKEN, Server, make_client, old_job
 
 from infra.launch import slurm_jobs
 from infra.launch.slurm_client import SlurmClient
-from infra.launch.slurm_errors import SlurmUnavailableError
+from infra.launch.slurm_dialects import OLD_VERSION
+from infra.launch.slurm_errors import SlurmTokenError, SlurmUnavailableError
 from infra.launch.slurm_jobs import JobTable
 from infra.launch.slurm_token import TokenSource
 
@@ -38,6 +39,22 @@ def test_a_server_that_is_not_up_yet_decides_no_version() -> None:
     assert client.dialect.version == "v0.0.40"
 
 
+def test_22_05_is_asked_already_at_its_ping_whether_the_token_is_wrong() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if f"/{OLD_VERSION}/" not in request.url.path:
+            return httpx.Response(404)
+        error = {"error": "slurmctld config is unable to load", "error_number": -1}
+        if request.method == "DELETE":
+            error = {"error": "clear", "error_number": 5005}
+        return httpx.Response(500, json={"errors": [error]})
+
+    tokens = TokenSource(lambda: TOKEN, "a test")
+    client = SlurmClient("http://slurm", "me", tokens, transport=httpx.MockTransport(answer))
+    with pytest.raises(SlurmTokenError):
+        client.jobs()
+    assert not client.has_answered
+
+
 def test_a_url_that_is_gone_is_no_job_that_is_gone() -> None:
     """slurmrestd was upgraded: the version is asked for again."""
     known = {"jobs": [{"job_id": 7, "job_state": ["RUNNING"]}]}
@@ -49,6 +66,15 @@ def test_a_url_that_is_gone_is_no_job_that_is_gone() -> None:
         client.job(7)
     assert client.job(7).state == "RUNNING"
     assert client.dialect.version == "v0.0.45"
+    # And a token that has lapsed by then is waited for, like the server.
+    server.version = "v0.0.44"
+    with pytest.raises(SlurmUnavailableError):
+        client.job(7)
+    server.refuses_tokens = True
+    with pytest.raises(SlurmUnavailableError, match="does not accept the token"):
+        client.job(7)
+    server.refuses_tokens = False
+    assert client.job(7).state == "RUNNING"
     server.version = "none"
     for _ in range(2):  # It was Slurm before.
         with pytest.raises(SlurmUnavailableError):

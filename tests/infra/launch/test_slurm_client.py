@@ -43,11 +43,14 @@ class Server:
     def __init__(self, version: str, answer: Answer) -> None:
         self.version, self.answer = version, answer
         self.requests: list[httpx.Request] = []
+        self.refuses_tokens = False
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(request)
         if f"/{self.version}/" not in request.url.path:
             return httpx.Response(404, text="Unable find requested URL.")
+        if self.refuses_tokens:
+            return httpx.Response(401, text="no")
         if "/ping" in request.url.path:
             return httpx.Response(200, json={"errors": []})
         return self.answer(request)

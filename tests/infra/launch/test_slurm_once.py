@@ -215,7 +215,7 @@ def test_the_comment_on_record_is_the_claim_holders(server: FakeSlurm, tmp_path:
         ("AssocMaxNodePerJobLimit", JobState.FAILED),
         ("QOSMinGRES", JobState.FAILED),
         ("PartitionDown", JobState.PENDING),
-        ("PartitionConfig", JobState.PENDING),
+        ("PartitionConfig", JobState.FAILED),
         ("QOSMaxJobsPerUserLimit", JobState.PENDING),
         ("QOSGrpNodeLimit", JobState.PENDING),
         ("Resources", JobState.PENDING),
