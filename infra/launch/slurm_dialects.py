@@ -87,6 +87,7 @@ class Dialect:
             restarts=value.get("restart_cnt") or 0,
             started_at=_time(value.get("start_time")),
             ended_at=_time(value.get("end_time")),
+            partition=value.get("partition") or "",
         )
 
     def accounted(self, value: dict[str, Any]) -> AccountedJob:

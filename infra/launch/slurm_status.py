@@ -13,7 +13,7 @@ from configs.errors import EXIT_CONTINUE
 from infra.launch.base import JobState
 from infra.launch.slurm_node import EXIT_NOT_MINE, EXIT_REQUEUED
 from infra.launch.slurm_record import Ended, NodeRecord
-from infra.launch.slurm_types import SlurmJob, SlurmNode
+from infra.launch.slurm_types import SlurmJob, SlurmNode, split_names
 
 _OOM_EXIT_CODE = 253
 """Of srun, when memory was short on a node; Slurm calls such a job FAILED."""
@@ -39,7 +39,7 @@ _LIMITS = re.compile(
     r"Partition(?!Down|Inactive)\w+|(QOS|Assoc)(Max\w+Per(Job|Node)(Limit)?|Min\w+)|MaxMemPerLimit"
 )
 """Why a job never starts that asks for more than its partition, QOS or account allows one job."""
-_NODE_LIMIT = "PartitionNodeLimit"
+_NODE_LIMITS = ("PartitionNodeLimit", "PartitionConfig")
 """Said also of a job that waits for nodes that are down or drained."""
 _LAUNCH_FAILURE = "JobLaunchFailure"
 _BY_ITSELF = {JobState.COMPLETED, JobState.FAILED}
@@ -108,8 +108,9 @@ def never_starts_for(job: SlurmJob, nodes: Callable[[], Sequence[SlurmNode]]) ->
     """Whether the job would wait for ever; `nodes` is asked where that depends on them."""
     if job.state != "PENDING":
         return False
-    if job.reason == _NODE_LIMIT:
-        return all(node.usable for node in nodes())
+    if job.reason in _NODE_LIMITS:
+        own = set(split_names(job.partition))
+        return all(node.usable for node in nodes() if own & set(node.partitions) or not own)
     return job.reason == NEVER_SATISFIED or _LIMITS.fullmatch(job.reason) is not None
 
 

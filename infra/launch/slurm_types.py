@@ -102,6 +102,8 @@ class SlurmJob:
     restarts: int
     started_at: float | None
     ended_at: float | None
+    partition: str = ""
+    """Where it may run; several are separated by commas."""
 
     @property
     def final(self) -> bool:

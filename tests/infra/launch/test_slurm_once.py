@@ -237,13 +237,18 @@ def test_an_adopted_job_that_can_never_start_is_ended(
     assert server.states() == ["CANCELLED" if state.final else "PENDING"]
 
 
-def test_a_node_limit_may_be_nodes_that_come_back(server: FakeSlurm, tmp_path: Path) -> None:
+@pytest.mark.parametrize("reason", ["PartitionNodeLimit", "PartitionConfig"])
+def test_a_node_limit_may_be_nodes_that_come_back(
+    server: FakeSlurm, tmp_path: Path, reason: str
+) -> None:
     launcher = make(server)
     handle = launcher.submit(spec(tmp_path))
     server.nodes = [node("n1"), node("n2", "DRAIN")]
-    server.jobs[0]["state_reason"] = "PartitionNodeLimit"
+    server.jobs[0]["state_reason"] = reason
     assert launcher.poll(handle).state is JobState.PENDING
-    server.nodes = [node("n1")]
+    # Nodes that it does not run on anyway do not count.
+    server.jobs[0]["partition"] = "big,main"
+    server.nodes[1]["partitions"] = ["other"]
     assert launcher.poll(handle).state is JobState.FAILED
 
 
