@@ -8,6 +8,7 @@ read as lm-eval reads it: `include` merges another file beneath it, `class` or `
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -145,7 +146,18 @@ class Catalog:
         hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known are {_some(known)}"
         broken = next(iter(self.unreadable.items()), None)
         note = f" ({broken[0]} cannot be read: {broken[1]})" if broken else ""
+        note += self._where_harness_has_its_own()
         return f"unknown evaluation task {name!r}{where}: {hint}{note}"
+
+    def _where_harness_has_its_own(self) -> str:
+        spec = importlib.util.find_spec("lm_eval")
+        if spec is None or spec.origin is None:
+            return ""
+        folder = Path(spec.origin).parent / "tasks"
+        known = [entry for entries in self.entries.values() for entry in entries]
+        if any(entry.path.is_relative_to(folder) for entry in known):
+            return ""
+        return f" (lm-eval's own tasks are in {folder}: give that as a task folder to have them)"
 
 
 def build_catalog(task_dirs: Iterable[Path]) -> Catalog:

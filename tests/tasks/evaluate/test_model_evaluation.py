@@ -122,6 +122,7 @@ def test_any_model_is_evaluated_resumed_and_scored_anew(
     ("arguments", "words"),
     [
         (["--tasks", "shotz"], "did you mean shots"),
+        (["--tasks", "hellaswag"], "lm_eval/tasks: give that as a task folder to have them"),
         (["--tasks", "heldout_cloze"], "text that a run has held out"),
         (["--tasks", "odd"], "metric 'brier_scor' is not installed: lm-eval has none"),
         (["--tasks", "shots", "--backend", "vllm"], "needs the package vllm"),
