@@ -81,7 +81,7 @@ class Place:
 
 def main(arguments: list[str]) -> int:
     """Run the node's part of the job to its end; returns the exit code for Slurm."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, supervisor._WATCHED_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, supervisor.WATCHED_SIGNALS)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     options = _parser().parse_args(arguments)
     place, files = Place.here(), SlurmFiles(options.job_dir)

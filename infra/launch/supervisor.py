@@ -43,7 +43,7 @@ LOW_PRIORITY_NICENESS = 10
 EXIT_CODE_CANNOT_START = 127
 
 _STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
-_WATCHED_SIGNALS = {*_STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD}
+WATCHED_SIGNALS = {*_STOP_SIGNALS, signal.SIGHUP, signal.SIGCHLD}
 _DEFAULT_GRACE_S = 10.0
 _LEFTOVER_GRACE_S = 2.0
 _CANCEL_CHECK_INTERVAL_S = 1.0
@@ -79,7 +79,7 @@ class Stop:
 def main(arguments: list[str]) -> int:
     """Start the job unless it was started before; returns when it is on record."""
     # From before the job is on record, a signal waits until it is looked for.
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED_SIGNALS)
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED_SIGNALS)
     # A submitter that ignores SIGCHLD hands this down, and exit codes would be lost.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     order = parse_order(arguments)
@@ -192,7 +192,7 @@ def start_program(order: Order, record: JobRecord) -> subprocess.Popen[bytes]:
         die_with_parent(supervisor_pid)
         if order.low_priority:
             os.nice(LOW_PRIORITY_NICENESS)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _WATCHED_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED_SIGNALS)
 
     return subprocess.Popen(
         order.argv,
@@ -229,7 +229,7 @@ def watch(program: subprocess.Popen[bytes], order: Order) -> Stop | None:
         if left_s <= 0:
             reason = f"time limit of {order.time_limit_s:g} s"
             return Stop(JobState.TIMEOUT, reason, order.grace_s)
-        info = signal.sigtimedwait(_WATCHED_SIGNALS, min(left_s, _CANCEL_CHECK_INTERVAL_S))
+        info = signal.sigtimedwait(WATCHED_SIGNALS, min(left_s, _CANCEL_CHECK_INTERVAL_S))
         received = info.si_signo if info is not None else None
 
 
