@@ -14,6 +14,8 @@ def check_slurm(launcher: LauncherConfig) -> Iterator[str]:
     slurm = launcher.slurm
     if slurm.url is None:
         yield "launcher.slurm.url is missing: give slurmrestd's address, like http://login:6820"
+    elif "@" in slurm.url:
+        yield "launcher.slurm.url names a user or password: leave them out, a token says who asks"
     elif not _is_url(slurm.url):
         yield f"launcher.slurm.url: {slurm.url!r} is not an address like http://login:6820"
     if slurm.token_file is None and not slurm.token_command:

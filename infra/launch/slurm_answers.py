@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,6 +12,26 @@ from infra.launch.slurm_errors import SlurmError, SlurmUnavailableError
 
 T = TypeVar("T")
 TEXT_LIMIT = 200
+_MAX_ANSWER_BYTES = 512 << 20
+"""All jobs of a large site are some tens of MiB."""
+
+
+def received(response: httpx.Response, *, secret: str, timeout_s: float) -> httpx.Response:
+    """The whole of a streamed answer, without the secret that a server or proxy may repeat in it.
+
+    One that drips or never ends is that of a server that is away (httpx limits only each read).
+    """
+    content = bytearray()
+    ends_at = time.monotonic() + timeout_s
+    for piece in response.iter_bytes():
+        content += piece
+        if time.monotonic() > ends_at:
+            raise httpx.ReadTimeout(f"the answer was not complete after {timeout_s:.0f} s")
+        if len(content) > _MAX_ANSWER_BYTES:
+            raise httpx.ReadError(f"the answer is longer than {_MAX_ANSWER_BYTES >> 20} MiB")
+    known = bytes(content).replace(secret.encode(), b"<token>")
+    kept = {name: v for name, v in response.headers.items() if name == "content-type"}
+    return httpx.Response(response.status_code, headers=kept, content=known)
 
 
 def any_object(response: httpx.Response) -> dict[str, Any]:

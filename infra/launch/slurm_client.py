@@ -12,7 +12,14 @@ from typing import Any, NoReturn, TypeVar
 
 import httpx
 
-from infra.launch.slurm_answers import TEXT_LIMIT, any_object, errors_in, parsed, the_object
+from infra.launch.slurm_answers import (
+    TEXT_LIMIT,
+    any_object,
+    errors_in,
+    parsed,
+    received,
+    the_object,
+)
 from infra.launch.slurm_dialects import OLD_VERSION, VERSIONS, Dialect, is_default, make_dialect
 from infra.launch.slurm_errors import (
     ALREADY_DONE,
@@ -246,9 +253,11 @@ class SlurmClient:
         return parsed(f"{self.url}{path}", key, answer, parse)
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
-        headers = {"X-SLURM-USER-NAME": self.user, "X-SLURM-USER-TOKEN": self._tokens.token()}
+        token = self._tokens.token()
+        headers = {"X-SLURM-USER-NAME": self.user, "X-SLURM-USER-TOKEN": token}
         try:
-            return self._http.request(method, path, json=body, headers=headers)
+            with self._http.stream(method, path, json=body, headers=headers) as response:
+                return received(response, secret=token, timeout_s=_READ_TIMEOUT_S)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise SlurmUnavailableError(
                 f"slurmrestd at {self.url} cannot be reached: {error}", was_sent=False

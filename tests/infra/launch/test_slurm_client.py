@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -318,3 +318,27 @@ def test_patience() -> None:
         return answer
 
     assert patiently(ask, patience_s=10.0) == "here"
+
+
+def drip() -> Iterator[bytes]:
+    while True:
+        yield b" "
+
+
+def test_an_answer_without_end_is_a_server_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.launch.slurm_answers._MAX_ANSWER_BYTES", 1000)
+    with pytest.raises(SlurmUnavailableError, match="longer than"):
+        make_client(Server("v0.0.40", lambda _: httpx.Response(200, content=drip()))).jobs()
+
+
+def test_an_answer_that_drips_is_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("infra.launch.slurm_client._READ_TIMEOUT_S", 0.1)
+    with pytest.raises(SlurmUnavailableError, match="not complete after"):
+        make_client(Server("v0.0.40", lambda _: httpx.Response(200, content=drip()))).jobs()
+
+
+def test_a_server_that_repeats_the_token_does_not_make_us_show_it() -> None:
+    answer = httpx.Response(500, text=f"bad header X-SLURM-USER-TOKEN: {TOKEN}")
+    with pytest.raises(SlurmUnavailableError, match="<token>") as caught:
+        make_client(Server("v0.0.40", lambda _: answer)).jobs()
+    assert TOKEN not in str(caught.value)

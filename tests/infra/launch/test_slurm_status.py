@@ -147,6 +147,7 @@ def test_a_right_section_has_no_problems() -> None:
     [
         ({"url": None}, "url is missing"),
         ({"url": "login:6820"}, "is not an address like"),
+        ({"url": "http://me:secret@login:6820"}, "names a user or password"),
         ({"url": "http://login:99999"}, "is not an address like"),
         ({"token_file": None}, "needs token_file or token_command"),
         ({"token_command": ["x"]}, "one of them is enough"),
