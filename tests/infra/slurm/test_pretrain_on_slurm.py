@@ -24,7 +24,9 @@ QUICK_CHECK = {"round_timeout_s": 15.0, "start_timeout_s": 60.0, "slow_ratio": 1
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.usefixtures("prefect_server")]
 
 
-def slurm_run(site: Any, folder: Path, nodes: int = 2, **changes: Any) -> Path:
+def slurm_run(
+    site: Any, folder: Path, nodes: int = 2, *, partition: str = "main", **changes: Any
+) -> Path:
     """A tiny run with one process on each of some nodes."""
     slurm = {
         "url": site.url,
@@ -33,7 +35,7 @@ def slurm_run(site: Any, folder: Path, nodes: int = 2, **changes: Any) -> Path:
         "network_interface": "lo",
         "memory_per_node_gib": 4,
         "poll_interval_s": 0.5,
-        "partition": "main",
+        "partition": partition,
     }
     launcher = {"kind": "slurm", "nodes": nodes, "processes_per_node": 1, "slurm": slurm}
     return tiny_config(folder, launcher=launcher, **changes)
@@ -51,6 +53,18 @@ def bring_back(site: Any, node: str) -> None:
 
 def steps_of(attempt: AttemptDir) -> list[int]:
     return [event.step for event in attempt.events() if isinstance(event, StepEvent)]
+
+
+def losses_of(attempt: AttemptDir) -> dict[int, float]:
+    return {event.step: event.loss for event in attempt.events() if isinstance(event, StepEvent)}
+
+
+def assert_same_losses(first: AttemptDir, second: AttemptDir) -> None:
+    """Steps that the second attempt has made again come out as they did in the first."""
+    before, after = losses_of(first), losses_of(second)
+    again = before.keys() & after.keys()
+    assert again, "the first attempt got further than its last checkpoint"
+    assert {step: after[step] for step in again} == {step: before[step] for step in again}
 
 
 def start_of(attempt: AttemptDir) -> StartEvent:
@@ -121,6 +135,7 @@ def test_a_lost_node_ends_the_attempt_and_the_next_one_goes_on(
     resumed = start_of(second).step
     assert resumed > 0
     assert steps_of(second) == list(range(resumed + 1, steps + 1))
+    assert_same_losses(first, second)
     left = [f.name for f in progress_folders() if f"-slurm-{record.job_id}-" in f.name]
     assert left == [], "the second attempt's agents have removed what the killed one left"
 
@@ -166,10 +181,10 @@ def test_with_too_few_nodes_left_it_goes_on_with_fewer(slurm_site: Any, tmp_path
 SLOW = [{"kind": "slow", "step": 25, "steps": 16, "delay_s": 6.0}]
 
 
-def slow_run(site: Any, folder: Path) -> Path:
+def slow_run(site: Any, folder: Path, partition: str = "main") -> Path:
     steps = {"steps": 40, "validation_interval_steps": 40}
     return slurm_run(
-        site, folder, nodes=1, parallel={"data": 1}, train=steps,
+        site, folder, nodes=1, partition=partition, parallel={"data": 1}, train=steps,
         checkpoint={"interval_steps": 20}, faults=SLOW,
     )  # fmt: skip
 
@@ -210,4 +225,29 @@ def test_after_its_time_limit_it_goes_on_in_the_next_job(slurm_site: Any, tmp_pa
     assert (action.stop, action.kind) == (False, "resubmit_later")
     assert again.job_id != record.job_id
     assert start_of(second).step == 20
+    assert run.checkpoint(40).is_committed()
+
+
+def test_a_preempted_run_goes_on_with_the_same_losses(slurm_site: Any, tmp_path: Path) -> None:
+    config = slow_run(slurm_site, tmp_path, partition="low")
+    run, log = RunDir(tmp_path / "run"), tmp_path / "log"
+    flow = start_overland("run", config, "--json", log=log)
+    wait_for(lambda: len(steps_of(run.attempt(1))) >= 25, flow, log)
+    record = run.attempt(1).record()
+    assert record is not None
+    command = slurm_site.cluster.command
+    node = command("squeue", "-h", "-j", record.job_id, "-o", "%N").strip()
+    partition = "main" if node in slurm_site.nodes else "cpu"
+    wanted = (f"--partition={partition}", f"--nodelist={node}", "--exclusive")
+    command("sbatch", *wanted, "--output=/dev/null", "--wrap=sleep 1")
+    assert flow.wait(300) == 0, log.read_text()
+    first, second = run.attempts()
+    verdict, action, again = first.verdict(), first.action(), second.record()
+    assert verdict is not None
+    assert action is not None
+    assert again is not None
+    assert (verdict.failure_class, verdict.method) == ("SlurmPreempted", "launcher")
+    assert (action.stop, again.job_id != record.job_id) == (False, True)
+    assert start_of(second).step == 20
+    assert_same_losses(first, second)
     assert run.checkpoint(40).is_committed()
