@@ -28,7 +28,8 @@ from tasks.evaluate.cutting import by_type, counts_of
 from tasks.evaluate.forecast import PartTimes, remember
 from tasks.evaluate.holding import alone_at_work, at_work
 from tasks.evaluate.manifest import read_requests, requests_path
-from tasks.evaluate.plan import EvaluationPlan, config_of, current_plan, read_plan
+from tasks.evaluate.plan import EvaluationPlan, config_of, read_plan
+from tasks.evaluate.plan_wait import await_plan
 from tasks.evaluate.planning import plan_anew
 from tasks.evaluate.responses import Pending, refuse_foreign
 from tasks.evaluate.score_target import read_target, score_target, target_path
@@ -41,7 +42,7 @@ _LOOK_S = 0.05
 def score(evaluation: EvaluationDir, *, follow: bool = False) -> EvaluationScores:
     """Score the evaluation and write scores.json."""
     config = config_of(evaluation)
-    plan = _await_plan(config, evaluation) if follow else read_plan(evaluation)
+    plan = await_plan(config, evaluation) if follow else read_plan(evaluation)
     waiting = [t for t in _in_order(plan) if read_target(evaluation, plan, t) is None]
     pending = {target: Pending(evaluation, plan.shards_of(target)) for target in waiting}
     running: dict[int, str] = {}
@@ -60,13 +61,6 @@ def score(evaluation: EvaluationDir, *, follow: bool = False) -> EvaluationScore
         raise EvaluationError(_why(evaluation, plan, failed[0]))
     refuse_foreign(evaluation, plan)
     return _write_scores(evaluation, plan)
-
-
-def _await_plan(config: EvaluateConfig, evaluation: EvaluationDir) -> EvaluationPlan:
-    """The plan, as soon as inference has made it."""
-    while (plan := current_plan(config, evaluation)) is None:
-        time.sleep(_LOOK_S)
-    return plan
 
 
 def _in_order(plan: EvaluationPlan) -> list[str]:
