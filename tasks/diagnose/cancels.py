@@ -7,16 +7,30 @@ from tasks.diagnose.scan import Scan
 
 CANCELLED = ("slurm_cancelled", "interrupted")
 _ALSO_OF_A_CANCEL = ("process_killed", "process_crashed", "dataloader_worker_terminated")
+_SRUN_ENDS = "srun: error: "
 OF_A_LOST_PEER = ("peer_connection_lost", "nccl_remote", "nccl_remote_peer")
 
 
 def without_what_comes_of_a_cancel(scan: Scan) -> list[Finding]:
     """The effects that no cancel explains, and the cancels themselves."""
-    effects = scan.fatal("effect")
+    effects = [f for f in scan.fatal("effect") if not _of_a_failed_task(f, scan)]
     cancels = [f for f in effects if f.method in CANCELLED]
     if _cancel_came_first(scan) or _ranks_miss_an_interrupted_one(effects):
         return cancels
     return [f for f in effects if f.method not in _ALSO_OF_A_CANCEL] if cancels else effects
+
+
+def _of_a_failed_task(finding: Finding, scan: Scan) -> bool:
+    """Whether srun has ended the other tasks, and with them the step, because one had failed."""
+    failed = scan.survival.task_failed
+    ended_by_srun = finding.line.text.startswith(_SRUN_ENDS) or " STEP " in finding.line.text
+    return (
+        failed is not None
+        and finding.method in ("process_killed", "slurm_cancelled")
+        and ended_by_srun
+        and failed.file == finding.line.file
+        and failed.number < finding.line.number
+    )
 
 
 def _ranks_miss_an_interrupted_one(effects: list[Finding]) -> bool:

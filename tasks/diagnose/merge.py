@@ -38,6 +38,8 @@ def merge(scans: Sequence[Scan]) -> Scan:
         whole.ranks |= part.ranks
         seen = whole.survival.failed_exit_seen or part.survival.failed_exit_seen
         whole.survival.failed_exit_seen = seen
+        failed = whole.survival.task_failed or part.survival.task_failed
+        whole.survival.task_failed = failed
     return whole
 
 

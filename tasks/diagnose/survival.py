@@ -21,6 +21,7 @@ _BUFFERED_REPORTS = 60
 _NOTICES = ("slurm_time_limit", "slurm_preempted")
 """Of an end that is near: training goes on until the signal."""
 _NOTICE_S = 600.0
+_TASK_FAILED = ": Exited with exit code "
 
 Stream = tuple[str, int | None]
 
@@ -46,6 +47,9 @@ class Survival:
     failed_exit_seen: tuple[LogLine, int] | None = None
     """Where a launcher reports a failure, and the number of steps seen before it."""
 
+    task_failed: LogLine | None = None
+    """Where Slurm first says that a task has failed by itself."""
+
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
         stream = self.streams[(finding.line.file, finding.line.rank)]
@@ -64,6 +68,8 @@ class Survival:
     def note_failed_exit(self, line: LogLine) -> None:
         """A launcher reports a failure; the last such line counts."""
         self.failed_exit_seen = (line, self.progress.steps_seen)
+        if self.task_failed is None and _TASK_FAILED in line.text:
+            self.task_failed = line
 
     def failed_exit(self) -> LogLine | None:
         """Where a launcher reports a failure that training did not get over; None when none does."""

@@ -49,6 +49,9 @@ def place_by_check(verdict: Verdict, report: NodeCheckReport, *, exclude_slow: b
     if named and named not in bad and (not report.complete or named in report.named("undecided")):
         bad.append(named)
     if not bad:
+        if not report.complete or report.named("undecided"):
+            said = ", on the same nodes: the node check did not come to an end"
+            return Place("restart_same_nodes", said=said)
         count = len(report.nodes)
         return Place("restart_same_nodes", said=f", after a check of {count} nodes found no fault")
     return Place("restart_exclude_node", tuple(bad), f", without {listed(bad)} (node check)")

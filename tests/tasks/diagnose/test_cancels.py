@@ -75,3 +75,23 @@ def test_the_last_word_of_the_rank_that_is_missed_is_quoted(
     assert verdict.failure_class == failure_class
     assert ("mesh partition" in verdict.root_cause_text) is (failure_class == "Unknown")
     assert verdict.action in ("resubmit_later", "restart_same_nodes")
+
+
+@pytest.mark.parametrize(
+    ("first", "expected"),
+    [
+        ("error: this node has no network interface 'ib7' with an IPv4 address\n", "ArgumentError"),
+        ("the licence broker said no\n", "Unknown"),
+    ],
+)
+def test_tasks_that_srun_ends_for_one_that_failed_say_nothing(
+    tmp_path: Path, first: str, expected: str
+) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(
+        f"{first}srun: error: node1: task 0: Exited with exit code 1\n"
+        "srun: Terminating StepId=45.0\n"
+        "slurmstepd: error: *** STEP 45.0 ON node1 CANCELLED AT 2026-12-01T17:40:00 ***\n"
+        "srun: error: node2: task 1: Killed\n"
+    )
+    assert diagnose_files([log]).failure_class == expected

@@ -68,6 +68,13 @@ def test_where_the_check_cannot_say_the_logs_do(check: NodeCheckReport) -> None:
     assert decided(ECC_ON_A, check)[:2] == ("restart_exclude_node", ["a"])
 
 
+def test_a_check_that_did_not_end_is_not_said_to_have_found_no_fault() -> None:
+    for check in (report(False, a="undecided", b="undecided"), report(a="good", b="undecided")):
+        kind, _, reason = decided(TIMEOUT, check)
+        assert kind == "restart_same_nodes"
+        assert reason.endswith("the node check did not come to an end")
+
+
 # --- fewer nodes ----------------------------------------------------------------------------------
 
 
