@@ -199,6 +199,8 @@ class EvaluationScores(Record):
 
     step: int
     scores: list[Score]
+    failed: dict[str, str] = {}
+    """Task or group that could not be scored -> why. The others' scores stand."""
     tasks: list[str]
     checkpoint: str = ""
     """SHA-256 of the commit marker of the checkpoint that was evaluated."""

@@ -214,10 +214,12 @@ class EvaluateConfig(Section):
     """Limit on a node's reading of the model from its folder; None: none."""
     scorers: PositiveInt = 1
     """Tasks that are scored at the same time."""
-    code_timeout_s: PositiveFloat = 600.0
-    """How long the scoring of a task that runs the model's code may take."""
+    code_timeout_s: PositiveFloat = 20.0
+    """How long one answer's code may run; one that takes longer is scored as an empty one."""
     code_memory_gib: PositiveFloat = 4.0
     """Memory of each process of it."""
+    code_sandbox: Literal["required", "best_effort"] = "required"
+    """Where the kernel cannot confine such code: do not score it, or do without what is missing."""
     every_nth: PositiveInt = 1
     """Evaluate every Nth committed checkpoint; the last one always."""
     order: Literal["newest_first", "oldest_first"] = "newest_first"

@@ -251,6 +251,8 @@ def _report(scores: EvaluationScores, folder: Path, *, json: bool) -> None:
     console = Console()
     console.print(table)
     console.print(Text(f"kept in {folder}"))
+    for name, reason in scores.failed.items():
+        _say(f"{name} has no scores: {reason}")
 
 
 def _say(text: str) -> None:

@@ -14,15 +14,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _NEW_NAMESPACES = 0x10000000 | 0x40000000 | 0x20000000 | 0x08000000
 """User, network, process and IPC."""
 _NEW_MOUNTS = 0x00020000
-_PR_SET_PDEATHSIG, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 22, 38, 24
-_MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 0x4000, 1 << 18, 2, 4
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_CAPBSET_DROP = 1, 4, 38, 24
+_MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 0x4000, 1 << 18, 2, 4, 8
 _SYS_MOUNT_SETATTR = 442
 _AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 _LAST_CAPABILITY = 63
-
-# architecture -> its number in seccomp's data, system calls socket and capset
-_ARCHITECTURES = {"x86_64": (0xC000003E, 41, 126), "aarch64": (0xC00000B7, 198, 91)}
-_AF_UNIX = 1
+_CAPSET = {"x86_64": 126, "aarch64": 91}
 
 
 def unshare() -> bool:
@@ -44,8 +41,14 @@ def die_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def refuse_inspection() -> None:
+    """Keep other processes of the same user from this one's memory and descriptors, through /proc too."""
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
 def hide_files(scratch: Path, scratch_bytes: int) -> list[str]:
-    """Make every file read-only except new, empty ones in `scratch` and /dev/shm; returns what failed."""
+    """Make every file read-only except new, empty ones in `scratch` and /dev/shm, and have /proc show
+    the processes of this namespace; returns what failed."""
     missing = []
     # Mounts of its own only now: one with a file that is open for writing cannot become read-only.
     private = _libc.unshare(_NEW_MOUNTS) == 0
@@ -57,11 +60,20 @@ def hide_files(scratch: Path, scratch_bytes: int) -> list[str]:
     if not read_only:
         missing.append("read-only files")
     options = f"size={scratch_bytes},mode=1777".encode()
+    flags = _MS_NOSUID | _MS_NODEV
     for folder in (scratch, Path("/dev/shm")):  # noqa: S108  (locks between processes live there)
-        flags = _MS_NOSUID | _MS_NODEV
-        if private and _libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, options) != 0:
+        if not private or _libc.mount(b"tmpfs", bytes(folder), b"tmpfs", flags, options) != 0:
             missing.append(f"a scratch folder at {folder}")
+    if not private or not _hide_processes(flags | _MS_NOEXEC):
+        missing.append("a /proc of its own")
     return missing
+
+
+def _hide_processes(flags: int) -> bool:
+    if _libc.mount(b"proc", b"/proc", b"proc", flags, None) == 0:
+        return True
+    # Where parts of /proc are masked, as in containers, the kernel grants no new one: an empty folder.
+    return bool(_libc.mount(b"tmpfs", b"/proc", b"tmpfs", flags, b"size=4096,mode=555") == 0)
 
 
 def drop_privileges() -> None:
@@ -69,35 +81,8 @@ def drop_privileges() -> None:
     _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     for capability in range(_LAST_CAPABILITY + 1):
         _libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)
-    known = _ARCHITECTURES.get(platform.machine())
-    if known is not None:
+    capset = _CAPSET.get(platform.machine())
+    if capset is not None:
         header = ctypes.create_string_buffer(struct.pack("Ii", 0x20080522, 0))
         nothing = ctypes.create_string_buffer(24)
-        _libc.syscall(known[2], header, nothing)
-
-
-def refuse_sockets() -> bool:
-    """Have the kernel refuse sockets that leave the machine's own processes, for good."""
-    known = _ARCHITECTURES.get(platform.machine())
-    if known is None:
-        return False
-    architecture, socket_call, _ = known
-    load, equal, answer = 0x20, 0x15, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000 | 1  # EPERM
-    program = [
-        (load, 0, 0, 4),  # architecture
-        (equal, 1, 0, architecture),
-        (answer, 0, 0, refuse),
-        (load, 0, 0, 0),  # system call
-        (equal, 0, 3, socket_call),
-        (load, 0, 0, 16),  # its first argument: the family
-        (equal, 1, 0, _AF_UNIX),
-        (answer, 0, 0, refuse),
-        (answer, 0, 0, allow),
-    ]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in program))
-    head = ctypes.create_string_buffer(
-        struct.pack("HxxxxxxP", len(program), ctypes.addressof(code))
-    )
-    _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    return bool(_libc.prctl(_PR_SET_SECCOMP, 2, ctypes.c_void_p(ctypes.addressof(head)), 0, 0) == 0)
+        _libc.syscall(capset, header, nothing)

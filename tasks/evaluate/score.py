@@ -22,7 +22,7 @@ from pathlib import Path
 from configs.errors import EvaluationError
 from configs.records import EvaluationScores, ExportRecord
 from configs.rundir import EvaluationDir, read_record, write_record
-from configs.schema import EvaluateConfig
+from tasks.evaluate import sandbox_kernel as kernel
 from tasks.evaluate.command import run_command
 from tasks.evaluate.cutting import by_type, counts_of
 from tasks.evaluate.forecast import PartTimes, remember
@@ -32,7 +32,8 @@ from tasks.evaluate.plan import EvaluationPlan, config_of, read_plan
 from tasks.evaluate.plan_wait import await_plan
 from tasks.evaluate.planning import plan_anew
 from tasks.evaluate.responses import Pending, refuse_foreign
-from tasks.evaluate.score_target import read_target, score_target, target_path
+from tasks.evaluate.sandbox import clean_environment
+from tasks.evaluate.score_target import attempt, error_path, read_target, target_path
 from tasks.evaluate.shards import TaskRows
 from tasks.evaluate.times import Done, covered_s, read_times
 
@@ -43,7 +44,7 @@ def score(evaluation: EvaluationDir, *, follow: bool = False) -> EvaluationScore
     """Score the evaluation and write scores.json."""
     config = config_of(evaluation)
     plan = await_plan(config, evaluation) if follow else read_plan(evaluation)
-    waiting = [t for t in _in_order(plan) if read_target(evaluation, plan, t) is None]
+    waiting = [t for t in _in_order(plan) if _failure(evaluation, plan, t) != ""]
     pending = {target: Pending(evaluation, plan.shards_of(target)) for target in waiting}
     running: dict[int, str] = {}
     failed: list[str] = []
@@ -51,7 +52,7 @@ def score(evaluation: EvaluationDir, *, follow: bool = False) -> EvaluationScore
         ready = [t for t in waiting if not (follow and pending[t])]
         for target in ready[: config.scorers - len(running)]:
             waiting.remove(target)
-            running[_start(evaluation, plan, target, config)] = target
+            running[_start(evaluation, plan, target)] = target
         for process in [p for p in running if os.waitpid(p, os.WNOHANG)[0]]:
             target = running.pop(process)
             if read_target(evaluation, plan, target) is None:
@@ -59,6 +60,8 @@ def score(evaluation: EvaluationDir, *, follow: bool = False) -> EvaluationScore
         time.sleep(_LOOK_S)
     if failed:
         raise EvaluationError(_why(evaluation, plan, failed[0]))
+    if all(failures := [_failure(evaluation, plan, target) for target in plan.targets]):
+        raise EvaluationError(str(failures[0]))
     refuse_foreign(evaluation, plan)
     return _write_scores(evaluation, plan)
 
@@ -75,39 +78,44 @@ def _in_order(plan: EvaluationPlan) -> list[str]:
     return sorted(plan.targets, key=length, reverse=True)
 
 
-def _start(
-    evaluation: EvaluationDir, plan: EvaluationPlan, target: str, config: EvaluateConfig
-) -> int:
+def _failure(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> str | None:
+    """Why the target cannot be scored; empty: it is scored; None: it was not tried."""
+    found = read_target(evaluation, plan, target)
+    return None if found is None else found.failure or ""
+
+
+def _start(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> int:
     """Score the target in a new process, which has lm-eval imported already; returns its number."""
-    error_path = _error_path(evaluation, plan, target)
-    error_path.unlink(missing_ok=True)
+    error_path(evaluation, plan, target).unlink(missing_ok=True)
+    target_path(evaluation, plan, target).unlink(missing_ok=True)
     sys.stdout.flush()
     sys.stderr.flush()
+    scorer = os.getpid()
     process = os.fork()
     if process:
         return process
-    # lm-eval ends its own workers by SIGTERM; a handler of ours, inherited, could let them live.
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        score_target(evaluation, plan, target, config)
-    except BaseException as error:
-        if not isinstance(error, EvaluationError) or error.__cause__ is not None:
-            traceback.print_exc()
-        error_path.parent.mkdir(parents=True, exist_ok=True)
-        error_path.write_text(f"{error}" if isinstance(error, EvaluationError) else repr(error))
+        kernel.die_with_parent()
+        if os.getppid() != scorer:
+            os._exit(1)
+        # lm-eval ends its own workers by SIGTERM; a handler of ours, inherited, could let them live.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if any(task.runs_code for task in plan.tasks_of(target)):
+            where = [str(evaluation.path), str(evaluation.step), target, plan.sha256()]
+            argv = [sys.executable, "-m", "tasks.evaluate.score_code", *where]
+            os.execve(sys.executable, argv, clean_environment())  # noqa: S606
+        attempt(evaluation, plan, target)
+    except BaseException:
+        traceback.print_exc()
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
 
-def _error_path(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> Path:
-    return target_path(evaluation, plan, target).with_suffix(".error")
-
-
 def _why(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> str:
     try:
-        return _error_path(evaluation, plan, target).read_text()
+        return error_path(evaluation, plan, target).read_text()
     except FileNotFoundError:
         return f"the process that scored evaluation task {target!r} was killed: run it again"
 
@@ -121,6 +129,7 @@ def _write_scores(evaluation: EvaluationDir, plan: EvaluationPlan) -> Evaluation
     record = EvaluationScores(
         step=evaluation.step,
         scores=[row for scores in targets if scores is not None for row in scores.scores],
+        failed={t.target: t.failure for t in targets if t is not None and t.failure},
         tasks=[task.task for task in plan.tasks],
         checkpoint=plan.checkpoint,
         plan_sha256=plan.sha256(),
@@ -160,6 +169,8 @@ def _main(argv: list[str]) -> int:
             record = score(evaluation, follow="--follow" in flags)
         for row in record.scores:
             print(f"{row.task} {row.metric} {row.value:.4f}")
+        for target, reason in record.failed.items():
+            print(f"{target} has no scores: {reason}")
 
     arguments = [argument for argument in argv if argument not in flags]
     return run_command("tasks.evaluate.score", command, arguments)

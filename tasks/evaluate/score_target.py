@@ -10,27 +10,28 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Iterator, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
 from configs.errors import EvaluationError
 from configs.records import Record, Score
 from configs.rundir import EvaluationDir, read_record, write_record
-from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import file_name
 from tasks.evaluate.enumeration import Target, load_targets, one_line, pin_documents
 from tasks.evaluate.harness import evaluate
 from tasks.evaluate.manifest import documents_path, read_documents
-from tasks.evaluate.plan import EvaluationPlan
+from tasks.evaluate.plan import EvaluationPlan, read_plan
 from tasks.evaluate.replay import ReplayLM
 from tasks.evaluate.resampling import own_resampling
 from tasks.evaluate.responses import read_responses
-from tasks.evaluate.sandbox import Limits, confined
+from tasks.evaluate.sandbox import SandboxError
 from tasks.evaluate.times import Done, record
 
 Metrics = dict[str, dict[str, Any]]
 """Task or group -> lm-eval's metrics."""
+Prepare = Callable[[Target], None]
 
 
 class _Results(TypedDict):
@@ -41,6 +42,10 @@ class _Results(TypedDict):
     """Task or group -> metric, without its filter."""
 
 
+class TargetError(EvaluationError):
+    """This target cannot be scored; others can."""
+
+
 class TargetScores(Record):
     """scores/NNN_TARGET.json: what one target has scored."""
 
@@ -48,6 +53,8 @@ class TargetScores(Record):
     plan_sha256: str
     scores: list[Score]
     score_s: float
+    failure: str | None = None
+    """Why it has no scores: its own fault, not that of the recorded responses."""
 
 
 def target_path(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> Path:
@@ -64,29 +71,59 @@ def read_target(
     return found if found is not None and found.plan_sha256 == plan.sha256() else None
 
 
+def _as_it_is(target: Target) -> None:
+    """Change nothing of it."""
+
+
+def error_path(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> Path:
+    """The file that says why nothing can be scored."""
+    return target_path(evaluation, plan, target).with_suffix(".error")
+
+
+def attempt(
+    evaluation: EvaluationDir, plan: EvaluationPlan, target: str, prepare: Prepare = _as_it_is
+) -> None:
+    """Score the target; an error goes to the log, and its sentence to a file."""
+    try:
+        score_target(evaluation, plan, target, prepare)
+    except BaseException as error:
+        if not isinstance(error, EvaluationError) or error.__cause__ is not None:
+            traceback.print_exc()
+        path = error_path(evaluation, plan, target)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{error}" if isinstance(error, EvaluationError) else repr(error))
+
+
 def score_target(
-    evaluation: EvaluationDir, plan: EvaluationPlan, name: str, config: EvaluateConfig
+    evaluation: EvaluationDir, plan: EvaluationPlan, name: str, prepare: Prepare = _as_it_is
 ) -> TargetScores:
-    """Score the target and write its file; what runs the model's code does so in a sandbox."""
+    """Score the target and write its file. `prepare` may change its tasks before."""
     started_at = time.time()
-    if any(task.runs_code for task in plan.tasks_of(name)):
-        limits = Limits(int(config.code_memory_gib * (1 << 30)), config.code_timeout_s)
-        results: _Results = confined(
-            lambda: _load(evaluation, plan, name),
-            lambda loaded: _plain(_evaluate(*loaded, plan)),
-            limits,
-        )
-    else:
-        results = _evaluate(*_load(evaluation, plan, name), plan)
-    scores = [
-        score
-        for task, values in results["metrics"].items()
-        for score in _scores(task, values, results["higher_is_better"].get(task, {}))
-    ]
+    target, replay = _load(evaluation, plan, name)
+    scores: list[Score] = []
+    failure = None
+    try:
+        prepare(target)
+        results = _evaluate(target, replay, plan)
+        scores = [
+            score
+            for task, values in results["metrics"].items()
+            for score in _scores(task, values, results["higher_is_better"].get(task, {}))
+        ]
+    except (SandboxError, TargetError) as error:
+        if error.__cause__ is not None:
+            traceback.print_exception(error)
+        failure = str(error)
     ended_at = time.time()
     result = TargetScores(
-        target=name, plan_sha256=plan.sha256(), scores=scores, score_s=ended_at - started_at
+        target=name,
+        plan_sha256=plan.sha256(),
+        scores=scores,
+        score_s=ended_at - started_at,
+        failure=failure,
     )
+    if read_plan(evaluation).sha256() != plan.sha256():
+        raise EvaluationError("the plan was made anew while it was scored: score again")
     write_record(target_path(evaluation, plan, name), result)
     done = Done(kind="score", name=name, worker="scorer", started_at=started_at, ended_at=ended_at)
     record(evaluation, done)
@@ -124,27 +161,11 @@ def _evaluate(target: Target, replay: ReplayLM, plan: EvaluationPlan) -> _Result
     except EvaluationError:
         raise
     except Exception as error:
-        raise EvaluationError(
+        raise TargetError(
             f"evaluation task {target.name!r} cannot be scored: {one_line(error)}"
         ) from error
     replay.check_all_used()
     return {"metrics": results["results"], "higher_is_better": results["higher_is_better"]}
-
-
-def _plain(results: _Results) -> _Results:
-    """The same with Python's numbers only, which JSON keeps exactly."""
-    metrics = {
-        task: {key: _plain_value(value) for key, value in values.items()}
-        for task, values in results["metrics"].items()
-    }
-    return {"metrics": metrics, "higher_is_better": results["higher_is_better"]}
-
-
-def _plain_value(value: Any) -> Any:
-    number = _number(value)
-    if number is None:
-        return str(value)
-    return value if isinstance(value, int) else number
 
 
 def _scores(

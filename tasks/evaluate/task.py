@@ -93,6 +93,8 @@ def evaluate_checkpoint(
         write_record(evaluation.failure_path, failure)
         get_run_logger().error("evaluation of step %d failed at %s: %s", step, stage, error)
         return None
+    for name, reason in scores.failed.items():
+        get_run_logger().error("step %d has no scores of %s: %s", step, name, reason)
     return scores
 
 

@@ -1,22 +1,51 @@
-"""Work that runs a model's code: what it can reach, and what ends it."""
+"""Work that runs a model's code: what it can reach, what ends it, and that it cannot write its score."""
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
+import signal
 import socket
 import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from configs.errors import EvaluationError
 from tasks.evaluate import sandbox_kernel
-from tasks.evaluate.sandbox import Limits, confined
+from tasks.evaluate.sandbox import (
+    Limits,
+    NoAnswerError,
+    NoSandboxError,
+    clean_environment,
+    confined,
+)
 
 LIMITS = Limits(memory_bytes=256 << 20, time_s=60.0)
+IO_URING_SETUP = 425
+FORGE = """
+import glob, os
+places = list(range(3, 64))
+for path in glob.glob("/proc/[0-9]*/fd/*"):
+    try:
+        places.append(os.open(path, os.O_WRONLY | os.O_NONBLOCK))
+    except OSError:
+        pass
+for place in places:
+    try:
+        os.write(place, b'{"value": 99}\\n')
+    except OSError:
+        pass
+"""
+
+has_namespaces = subprocess.run(["unshare", "-rnpf", "true"], check=False).returncode == 0
+needs_namespaces = pytest.mark.skipif(
+    not has_namespaces, reason="this kernel grants no namespaces to this user"
+)
 
 
 def outcome(action: Callable[[], Any]) -> str:
@@ -26,66 +55,165 @@ def outcome(action: Callable[[], Any]) -> str:
         return type(error).__name__
 
 
-def probe(folder: Path) -> dict[str, str]:
+def io_uring() -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.syscall(IO_URING_SETUP, 4, ctypes.create_string_buffer(120)) < 0:
+        raise OSError(ctypes.get_errno(), "io_uring")
+    return 0
+
+
+def datagram(path: Path) -> int:
+    one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    with one, two:
+        return one.sendto(b"x", str(path))
+
+
+def unix_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+
+
+def probe(folder: Path, outsider: int) -> dict[str, str]:
     """What confined code meets."""
     return {
         "network": outcome(lambda: socket.create_connection(("127.0.0.1", 9), 1.0)),
+        "unix": outcome(lambda: unix_socket(folder / "socket")),
+        "datagram": outcome(lambda: datagram(folder / "datagram")),
+        "io_uring": outcome(io_uring),
         "memory": outcome(lambda: len(bytearray(1 << 30))),
         "file": outcome(lambda: (folder / "new").write_text("x")),
         "scratch": outcome(lambda: Path("new").write_text("x")),
         "program": outcome(lambda: subprocess.run(["echo"], check=True).returncode),
-        "secret": outcome(lambda: os.environ.get("SECRET_TOKEN")),
-        "others": outcome(lambda: os.kill(os.getppid() or 1, 0)),
+        "other": outcome(lambda: os.kill(outsider, 0)),
+        "processes": outcome(lambda: sorted(p.name for p in Path("/proc").glob("[0-9]*"))),
     }
 
 
+REFUSED = dict.fromkeys(("network", "unix", "datagram", "io_uring"), "PermissionError")
+ALLOWED = {"memory": "MemoryError", "scratch": "1", "program": "0"}
+
+
 @pytest.fixture
-def has_namespaces() -> bool:
-    return subprocess.run(["unshare", "-rnpf", "true"], check=False).returncode == 0
+def outsider() -> Iterator[int]:
+    """A process of the same user, outside."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process.pid
+    process.kill()
+    process.wait()
 
 
-def test_confined_work_reaches_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_namespaces: bool
-) -> None:
-    if not has_namespaces:
-        pytest.skip("this kernel grants no namespaces to this user")
-    monkeypatch.setenv("SECRET_TOKEN", "1")
-    opened = (tmp_path / "log").open("w")  # a file that is open does not keep its folder writable
-    found = confined(lambda: tmp_path, probe, LIMITS)
-    opened.close()
-    assert found == {
-        "network": "OSError",
-        "memory": "MemoryError",
+@pytest.fixture
+def sockets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Unix sockets on which somebody listens, and a file that is open for writing."""
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    stream, datagrams = (
+        socket.socket(socket.AF_UNIX),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM),
+    )
+    with stream, datagrams, open("log", "w"):
+        stream.bind("socket")
+        stream.listen()
+        datagrams.bind("datagram")
+        assert outcome(lambda: unix_socket(Path("socket"))) == "None"
+        assert outcome(lambda: datagram(Path("datagram"))) == "1"
+        yield
+
+
+@needs_namespaces
+def test_confined_work_reaches_nothing(tmp_path: Path, sockets: None, outsider: int) -> None:
+    found = confined(lambda: probe(tmp_path, outsider), LIMITS)
+    assert found == REFUSED | ALLOWED | {
         "file": "OSError",
-        "scratch": "1",
-        "program": "0",
-        "secret": "None",
-        "others": "None",  # itself: it sees no other process
+        "other": "ProcessLookupError",
+        "processes": "['1']",
     }
     assert not (tmp_path / "new").exists()
 
 
-def test_without_namespaces_sockets_are_refused_and_the_rest_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+def test_without_namespaces_it_is_refused_unless_the_config_allows(
+    tmp_path: Path, sockets: None, outsider: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sandbox_kernel, "unshare", lambda: False)
-    found = confined(lambda: tmp_path, probe, LIMITS)
-    assert found["network"] == "PermissionError"
-    assert found["memory"] == "MemoryError"
-    assert "runs without: read-only files, hidden processes" in capfd.readouterr().err
+    words = (
+        "does not grant read-only files, hidden processes: .* evaluate.code_sandbox to best_effort"
+    )
+    with pytest.raises(NoSandboxError, match=words):
+        confined(lambda: (tmp_path / "ran").write_text("x"), LIMITS)
+    assert not (tmp_path / "ran").exists()
+    found = confined(lambda: probe(tmp_path, outsider), LIMITS, required=False)
+    assert found.items() >= (REFUSED | ALLOWED).items()
+
+
+@needs_namespaces
+@pytest.mark.parametrize("how", ["exec", "fork", "program"])
+def test_code_cannot_write_its_answer(how: str) -> None:
+    def run() -> int:
+        if how == "exec":
+            exec(FORGE)
+        elif how == "fork":
+            process = multiprocessing.get_context("fork").Process(target=exec, args=(FORGE,))
+            process.start()
+            process.join()
+        else:
+            subprocess.run([sys.executable, "-c", FORGE], check=True, close_fds=False)
+        return 0
+
+    assert confined(run, LIMITS) == 0
+
+
+def test_secrets_are_not_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hidden-1")
+    monkeypatch.setenv("SECRET", "hidden-2")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    script = (
+        "from tasks.evaluate.sandbox import Limits, confined\n"
+        "def seen():\n"
+        "    with open('/proc/self/environ') as file: return file.read()\n"
+        "print(seen())\n"
+        "print(confined(lambda: __import__('subprocess').run(['cat', '/proc/1/environ', "
+        "'/proc/self/environ'], capture_output=True, text=True).stdout, Limits(1 << 28, 60.0)"
+        f", required={has_namespaces}))"
+    )
+    argv = [sys.executable, "-c", script]
+    done = subprocess.run(argv, env=clean_environment(), capture_output=True, text=True, check=True)
+    assert done.stdout.count("HF_HUB_OFFLINE=1") == 2
+    assert "hidden" not in done.stdout
+
+
+def passes(result: Any) -> None:
+    result.append("passed")
+
+
+def test_metrics_with_a_manager_work() -> None:
+    """As Hugging Face's code_eval."""
+
+    def run() -> str:
+        result = multiprocessing.Manager().list()
+        process = multiprocessing.get_context("fork").Process(target=passes, args=(result,))
+        process.start()
+        process.join()
+        return str(result[0]) if result else "timed out"
+
+    assert confined(run, LIMITS, required=has_namespaces) == "passed"
 
 
 def test_limits_end_it() -> None:
-    def endless(_: object) -> None:
+    def endless() -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         while True:
             time.sleep(1)
 
-    def broken(_: object) -> None:
+    def broken() -> None:
         raise ValueError("of the task")
 
-    with pytest.raises(EvaluationError, match="took longer than 1 s"):
-        confined(lambda: None, endless, Limits(memory_bytes=1 << 28, time_s=1.0))
-    with pytest.raises(EvaluationError, match="ValueError: of the task"):
-        confined(lambda: None, broken, LIMITS)
-    with pytest.raises(EvaluationError, match="was killed"):
-        confined(lambda: None, lambda _: os._exit(1), LIMITS)
+    required = has_namespaces
+    with pytest.raises(NoAnswerError, match="took longer than 1 s"):
+        confined(endless, Limits(memory_bytes=1 << 28, time_s=1.0), required=required)
+    with pytest.raises(NoAnswerError, match="ValueError: of the task"):
+        confined(broken, LIMITS, required=required)
+    with pytest.raises(NoAnswerError, match="was killed"):
+        confined(lambda: os._exit(1), LIMITS, required=required)
+    with pytest.raises(NoAnswerError, match="longer than 1 MiB"):
+        confined(lambda: "x" * (2 << 20), LIMITS, required=required)
+    with pytest.raises(NoAnswerError, match="cannot be kept"):
+        confined(lambda: float("nan"), LIMITS, required=required)
