@@ -124,6 +124,7 @@ def check(config: ConfigPath, overrides: Overrides = None) -> None:
 
     checked = load_config(config, overrides or [])
     check_config(checked)
+    check_launchable(checked)
     print_plan(checked, Console())
 
 

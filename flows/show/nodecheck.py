@@ -13,6 +13,9 @@ from flows.show import words
 from flows.show.layout import print_tight, section
 
 _STYLES = {"good": "green", "faulty": "bold red", "down": "bold red"}
+_SIMULATION_COLUMNS = {
+    "test": 8, "found": 20, "links": 10, "false": 5, "undecided": 9, "rounds": 6, "time": 6,
+}  # fmt: skip
 _MOST_GOOD = 32
 """More good nodes than this are only counted."""
 
@@ -52,12 +55,16 @@ def print_simulation(checks: Sequence[SimulatedCheck], console: Console) -> None
     first = checks[0]
     more = f"{first.nodes:,} nodes, {words.plural(first.seeds, 'seed')}"
     section("Simulated node checks", console, more)
-    table = _table("faults", "test", "found", "links", "false", "undecided", "rounds", "time")
+    table = _simulation_table(show_header=True)
     for check in checks:
+        if check.test == "paper" and table.row_count:
+            print_tight(table, console)
+            table = _simulation_table()
+        if check.test == "paper":
+            print_tight(Text(check.mix.name, "bold"), console)
         found = "\n".join(f"{kind} {100 * s:.1f} %" for kind, s in check.detected.items())
         links = f"{check.links_named} of {check.links_tried}" if check.links_tried else "-"
         table.add_row(
-            check.mix.name if check.test == "paper" else "",
             check.test,
             found or "-",
             links,
@@ -78,6 +85,16 @@ def print_simulation(checks: Sequence[SimulatedCheck], console: Console) -> None
 
 def _milliseconds(time_s: float | None) -> str:
     return "-" if time_s is None else f"{1000 * time_s:.3g} ms"
+
+
+def _simulation_table(*, show_header: bool = False) -> Table:
+    """Of one mix of faults. Columns are as wide as in the others, and all fit into 80 characters."""
+    table = Table(
+        box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=show_header, header_style="dim"
+    )
+    for name, width in _SIMULATION_COLUMNS.items():
+        table.add_column(name, min_width=width, no_wrap=True)
+    return table
 
 
 def _table(first: str, *others: str) -> Table:
