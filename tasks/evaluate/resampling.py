@@ -9,22 +9,29 @@ from __future__ import annotations
 
 import os
 import random
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from unittest import mock
 
 from configs.errors import EvaluationError
 
 _CHUNK = 1000
-_PLAIN, _NUMPY = b"p", b"n"
+_PLAIN, _NUMPY, _RAISED = b"p", b"n", b"e"
+"""What a process has written: numbers of Python's or of numpy's, or the metric's own error."""
 
 
 @contextmanager
 def own_resampling() -> Iterator[None]:
     """While the block runs, lm-eval resamples by this module."""
-    with mock.patch("lm_eval.api.metrics.bootstrap_stderr", bootstrap_stderr):
+    from lm_eval.api import metrics
+
+    theirs = metrics.bootstrap_stderr
+    metrics.bootstrap_stderr = bootstrap_stderr
+    try:
         yield
+    finally:
+        metrics.bootstrap_stderr = theirs
 
 
 def bootstrap_stderr(f: Callable[[Sequence[Any]], float], xs: Sequence[Any], iters: int) -> float:
@@ -59,20 +66,19 @@ def _resample(
 def _in_processes(work: Callable[[int], list[float]], count: int) -> list[list[float]]:
     """What `work` gives for 0, 1, ..., each in a process of its own."""
     started = [_start(work, number) for number in range(count)]
-    found: list[list[float]] = []
-    killed = False
+    ended: list[tuple[int, bytes]] = []
     for pid, pipe in started:
         with open(pipe, "rb") as file:
             written = file.read()
-        _, status = os.waitpid(pid, 0)
-        killed = killed or status != 0
-        if status == 0:
-            found.append(_numbers(written))
-    if killed:
+        ended.append((os.waitpid(pid, 0)[1], written))
+    for _, written in ended:
+        if written[:1] == _RAISED:
+            raise EvaluationError(f"a metric cannot be resampled: {written[1:].decode()}")
+    if any(status for status, _ in ended):
         raise EvaluationError(
             "a process that computed standard errors was killed, maybe for want of memory: run it again"
         )
-    return found
+    return [_numbers(written) for _, written in ended]
 
 
 def _start(work: Callable[[int], list[float]], number: int) -> tuple[int, int]:
@@ -91,6 +97,10 @@ def _start(work: Callable[[int], list[float]], number: int) -> tuple[int, int]:
         with open(write_end, "wb") as file:
             file.write(kind + np.array(values, dtype=np.float64).tobytes())
         status = 0
+    except Exception as error:
+        traceback.print_exc()
+        with open(write_end, "wb") as file:
+            file.write(_RAISED + repr(error).encode())
     finally:
         os._exit(status)  # nothing of the parent's is to be ended here
 

@@ -42,6 +42,15 @@ def test_a_process_that_is_killed_is_an_error() -> None:
         resampling.bootstrap_stderr(deadly, SCORES, 2000)
 
 
+def overflowing(values: Sequence[float]) -> float:
+    raise OverflowError("math range error")
+
+
+def test_a_metric_that_fails_is_named_as_such() -> None:
+    with pytest.raises(EvaluationError, match=r"OverflowError.*math range error"):
+        resampling.bootstrap_stderr(overflowing, SCORES, 2000)
+
+
 def test_lm_eval_uses_it_only_inside() -> None:
     own = metrics.bootstrap_stderr
     with resampling.own_resampling():
