@@ -59,7 +59,7 @@ def test_it_changes_what_differs_and_leaves_the_rest_alone(server: str, api: Api
     assert api.automations() == {}
     first = deploy(server)
     assert changed(first) == changed(dry)
-    assert len(changed(first)) == len(first["changes"]) == 8
+    assert len(changed(first)) == len(first["changes"]) == 9
     assert first["pools_without_worker"] == ["overland"]
     assert changed(deploy(server)) == {}
 
