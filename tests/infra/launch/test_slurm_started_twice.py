@@ -52,7 +52,7 @@ def test_a_requeued_job_is_a_lost_node(
     status = wait_for_end(launcher, handle)
     assert status.state is JobState.NODE_FAIL
     assert "back into its queue" in status.reason
-    assert not is_running(pid)
+    wait_until(lambda: not is_running(pid), "the end of its first start")
     assert wait_for_pids(tmp_path / "pids", 1) == [pid], "it has not run again"
 
 

@@ -16,9 +16,10 @@ import sys
 from pathlib import Path
 from tasks.evaluate.claims import Claims, this_process
 claims = Claims(Path(sys.argv[1]), this_process("other"))
-names = sys.stdin.read().split()
+names = sys.stdin.readline().split()
 print("ready", flush=True)
-print(" ".join(name for name in names if claims.take(name)))
+print(" ".join(name for name in names if claims.take(name)), flush=True)
+sys.stdin.read()
 """
 
 
@@ -34,11 +35,11 @@ def test_ten_thousand_shards_have_one_holder_each(tmp_path: Path) -> None:
         text=True,
     ) as other:
         assert other.stdin is not None and other.stdout is not None
-        other.stdin.write("\n".join(reversed(SHARDS)))
-        other.stdin.close()
+        other.stdin.write(" ".join(reversed(SHARDS)) + "\n")
+        other.stdin.flush()
         assert other.stdout.readline() == "ready\n"
         taken = [name for name in SHARDS if mine.take(name)]
-        others = other.stdout.read().split()
+        others = other.stdout.readline().split()  # It lives on: what the dead hold is free again.
     assert other.returncode == 0
     assert taken and others
     assert sorted(taken + others) == SHARDS
