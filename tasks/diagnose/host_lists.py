@@ -58,7 +58,7 @@ class HostLists:
 
     def feed(self, text: str, label: str | None) -> None:
         """Take note of what the line may tell. `label`: the host that a launcher has put before it."""
-        if len(self.hosts) >= _MAX_HOSTS or len(self.ranges) >= _MAX_HOSTS:
+        if max(len(self.hosts), len(self.slots), len(self.ranges)) >= _MAX_HOSTS:
             return
         lower = text.lower()
         if "rank" in lower:

@@ -69,4 +69,4 @@ def _merge_progress(whole: Progress, part: Progress) -> None:
     whole.tails.update(part.tails)
     whole.last_step.update(part.last_step)
     whole.step_reports.update(part.step_reports)
-    whole._step_numbers.extend(part._step_numbers)
+    whole.step_numbers.extend(part.step_numbers)

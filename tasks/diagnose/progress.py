@@ -81,7 +81,8 @@ class Progress:
     _loss_stream: tuple[str, int | None] | None = None
     last_step: dict[int, int] = field(default_factory=dict)
     """By rank."""
-    _step_numbers: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_NUMBERS))
+    step_numbers: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_NUMBERS))
+    """The last that ranks have reported."""
     step_reports: Counter[int] = field(default_factory=Counter)
     """By rank: how often it has reported a step."""
     _steps: deque[LogLine] = field(default_factory=lambda: deque(maxlen=_MIN_HISTORY))
@@ -113,7 +114,7 @@ class Progress:
         if number is not None and (rank := writer_of(line)) is not None:
             self.last_step[rank] = number
             self.step_reports[rank] += 1
-            self._step_numbers.append(number)
+            self.step_numbers.append(number)
         if "loss" in lower and (loss := _loss_of(line)) is not None:
             self._note_loss(line, loss)
             number = -1 if number is None else number
@@ -187,7 +188,7 @@ class Progress:
 
     def _steps_of_a_report(self) -> int:
         """Steps between two reports, by the last of them."""
-        numbers = sorted(set(self._step_numbers))
+        numbers = sorted(set(self.step_numbers))
         return min((after - before for before, after in pairwise(numbers)), default=0)
 
     def success(self) -> LogLine | None:

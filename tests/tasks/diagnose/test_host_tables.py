@@ -151,3 +151,10 @@ def test_a_million_ranks_and_names_take_bounded_memory() -> None:
             found.feed(line)
     entries = sum(map(len, [*found.ranks.values(), *found.addresses.values()]))
     assert entries <= 50_001 and len(found.ranks) <= 512 and len(found.labels) <= 512
+
+
+def test_a_host_file_without_end_takes_bounded_memory() -> None:
+    found = HostTables()
+    for line in lines([f"n{n}-a slots=8" for n in range(25_000)]):
+        found.feed(line)
+    assert len(found.lists.slots) <= 20_000
