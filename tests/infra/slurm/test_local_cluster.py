@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -60,13 +61,11 @@ def test_folders_that_slurm_cannot_use_are_refused(folder: str) -> None:
         check(ClusterSettings(folder=Path(folder)))
 
 
-def test_a_taken_port_is_refused(tmp_path: Path) -> None:
-    import socket
-
-    base = free_port_base()
+def test_a_taken_port_is_refused() -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", base + 1))
-        with pytest.raises(InputError, match=f"port {base + 1} is taken"):
+        taken.bind(("127.0.0.1", 0))
+        base = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {base} is taken"):
             check(ClusterSettings(folder=Path("/tmp/cluster"), port_base=base))
 
 

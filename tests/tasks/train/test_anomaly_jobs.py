@@ -35,14 +35,14 @@ def test_a_slow_rank_is_named_once_and_training_goes_on(new_run: NewRun) -> None
         "train": train_of(),
         "checkpoint": {"interval_steps": 100},
         "anomalies": {"straggler_interval_steps": 4},
-        "faults": [{"kind": "slow", "step": 5, "steps": 8, "delay_s": 0.5, "rank": 2}],
+        "faults": [{"kind": "slow", "step": 1, "steps": 12, "delay_s": 0.5, "rank": 2}],
     }
     job = run_training_job(new_run(), 1, sections)
     assert job.exit_code == 0, job.explain()
     named = [event for event in anomalies_of(job) if event.rank == 2]
     assert [event.node for event in named] == [NODE]
     # On a busy machine all ranks may be slow at first.
-    assert (named[0].step, named[0].onset_step) in [(8, 5), (12, 9)]
+    assert (named[0].step, named[0].onset_step) in [(4, 1), (8, 5), (12, 9)]
     assert (named[0].kind, named[0].fatal) == ("straggler", False)
     assert f"straggler at step {named[0].step}: rank 2 on {NODE} computes " in job.log(0)
 
