@@ -151,6 +151,7 @@ def evaluate(
     else:
         scores = evaluate_folder(evaluation, _say)
     _report(scores, folder, json=json)
+    raise typer.Exit(EXIT_RUN_FAILED if scores.failed else EXIT_OK)
 
 
 def _refuse_unused(context: typer.Context, used: set[str], why: str) -> None:
@@ -182,8 +183,10 @@ def _evaluate_run(run_dir: Path, steps: list[int] | None, *, again: bool, json: 
 
     config = config_of(run_dir)
     done = with_progress(config, lambda: evaluate_flow(run_dir, steps))
-    report(summarize(RunDir(config.resolved_run_dir()), config), json=json)
-    raise typer.Exit(EXIT_OK if all(done.values()) else EXIT_RUN_FAILED)
+    summary = summarize(RunDir(config.resolved_run_dir()), config)
+    report(summary, json=json)
+    unscored = [task for task in summary.unscored_tasks if not steps or task.step in steps]
+    raise typer.Exit(EXIT_OK if all(done.values()) and not unscored else EXIT_RUN_FAILED)
 
 
 def _rescore_run(run_dir: Path, steps: list[int] | None, *, json: bool) -> None:
@@ -196,9 +199,12 @@ def _rescore_run(run_dir: Path, steps: list[int] | None, *, json: bool) -> None:
     if missing or not wanted:
         what = f"of step {min(missing)}" if missing else "of any step"
         raise InputError(f"{run_dir} has no stored responses {what}: evaluate it first")
+    unscored: dict[str, str] = {}
     for evaluation in wanted:
         scores = rescore(evaluation, [str(run_dir), str(evaluation.step)], _say)
         _report(scores, evaluation.path, json=json)
+        unscored |= scores.failed
+    raise typer.Exit(EXIT_RUN_FAILED if unscored else EXIT_OK)
 
 
 def _evaluation(folder: Path) -> EvaluationDir:

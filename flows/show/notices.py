@@ -230,6 +230,9 @@ def _evaluations(before: Snapshot, after: Snapshot) -> Iterator[Notice]:
             ended_at = new.scores.ended_at or after.time
             scores = one_line(new.scores.scores)
             yield Notice(ended_at, f"evaluation of step {new.step:,}: {scores}", "green")
+            for task, reason in new.scores.failed.items():
+                text = f"step {new.step:,} has no scores of {words.clean(task, 60)}"
+                yield Notice(ended_at, f"{text}: {words.clean(reason)}", "yellow")
         elif new.failure and new.failure != old.failure:
             failure = new.failure
             text = f"evaluation of step {new.step:,} failed in {words.clean(failure.stage, 30)}"

@@ -36,7 +36,9 @@ from flows.show.summary import (
     summarize_checkpoints,
     summarize_regressions,
     summarize_scores,
+    summarize_unscored,
 )
+from flows.show.unscored import print_unscored
 
 __all__ = ["RunSummary", "build_summary", "print_report", "print_status", "report_console"]
 
@@ -66,6 +68,7 @@ def print_report(summary: RunSummary, console: Console) -> None:
         _print_failure(summary, console)
     rows = _rows(summary.checkpoints, summary.evaluations, _failure_notes(summary))
     _print_checkpoints(rows, console, rest_in="summary.json")
+    print_unscored(summary.unscored_tasks, console)
     print_regressions(summary.regressions, console)
     told = summary.failure.attempt if summary.failure else None
     print_restarts([a for a in summary.attempts if a.number != told], console)
@@ -91,6 +94,7 @@ def print_status(
     notes |= {left.step: left.said for left in snapshot.evaluations_left_out}
     rows = _rows(summarize_checkpoints(snapshot), summarize_scores(snapshot), notes)
     _print_checkpoints(rows, console, rest_in="checkpoints/ and evaluations/")
+    print_unscored(summarize_unscored(snapshot), console)
     print_regressions(summarize_regressions(snapshot), console)
     attempts = summarize_attempts(snapshot)
     print_restarts(attempts, console)
@@ -111,6 +115,7 @@ def _current_summary(run: RunDir, snapshot: Snapshot) -> RunSummary | None:
         len(summary.attempts) == len(snapshot.attempts)
         and len(summary.checkpoints) == len(snapshot.checkpoints)
         and summary.evaluations == summarize_scores(snapshot)
+        and summary.unscored_tasks == summarize_unscored(snapshot)
         and summary.regressions == summarize_regressions(snapshot)
     )
     return summary if same else None

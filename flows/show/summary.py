@@ -77,6 +77,14 @@ class ScoreSummary(Record):
     stderr: float | None = None
 
 
+class UnscoredTask(Record):
+    """A task or group that could not be scored; the checkpoint's others were."""
+
+    step: int
+    task: str
+    reason: str
+
+
 class RegressionSummary(Record):
     """A checkpoint whose scores are worse than before."""
 
@@ -120,6 +128,7 @@ class RunSummary(Record):
     tracking_uri: str | None = None
     failure: Failure | None = None
     evaluation_failures: list[EvaluationFailure] = Field(default_factory=list)
+    unscored_tasks: list[UnscoredTask] = Field(default_factory=list)
     evaluations_left_out: list[EvaluationLeftOut] = Field(default_factory=list)
     regressions: list[RegressionSummary] = Field(default_factory=list)
     anomalies: list[AnomalySummary] = Field(default_factory=list)
@@ -156,6 +165,7 @@ def build_summary(
         tracking_uri=words.without_password(tracking_uri) if tracking_uri else None,
         failure=_failure(snapshot, failure, start) if status == "failed" else None,
         evaluation_failures=snapshot.evaluation_failures,
+        unscored_tasks=summarize_unscored(snapshot),
         evaluations_left_out=snapshot.evaluations_left_out,
         regressions=summarize_regressions(snapshot),
         anomalies=summarize_anomalies(snapshot),
@@ -222,6 +232,15 @@ def summarize_scores(snapshot: Snapshot) -> list[ScoreSummary]:
         )
         for evaluation in snapshot.scores
         for score in evaluation.scores
+    ]
+
+
+def summarize_unscored(snapshot: Snapshot) -> list[UnscoredTask]:
+    """All tasks that could not be scored, in order of steps."""
+    return [
+        UnscoredTask(step=evaluation.step, task=task, reason=reason)
+        for evaluation in snapshot.scores
+        for task, reason in evaluation.failed.items()
     ]
 
 

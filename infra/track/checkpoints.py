@@ -12,7 +12,7 @@ from infra.track.cursor import (
     checkpoint_signature,
     evaluation_signature,
 )
-from infra.track.points import Point, clean, score_points
+from infra.track.points import UNSCORED, Point, clean, score_points
 from infra.track.telling import Telling
 
 _FAILURE_TAGS = ("overland.failed_stage", "overland.reason")
@@ -101,13 +101,29 @@ def _tell_scores(telling: Telling, scores: EvaluationScores, told: EvaluationCur
     curve = [
         Point(point.key, point.value, point.time, point.step)
         for point in points
-        if not point.key.endswith("_stderr")
+        if point.key != UNSCORED and not point.key.endswith("_stderr")
     ]
     telling.push({telling.parent: curve, told.run_id: points})
+    _tell_unscored(telling, scores, told, model_id)
     key = telling.key(f"evaluations/{step_folder_name(scores.step)}")
     root = spans.evaluation_span(scores)
     telling.server.log_trace(telling.experiment, key, root, told.run_id, model_id)
     telling.server.end_run(told.run_id, "FINISHED", scores.ended_at)
+
+
+def _tell_unscored(
+    telling: Telling, scores: EvaluationScores, told: EvaluationCursor, model_id: str | None
+) -> None:
+    """Tasks that could not be scored: as tags of the evaluation and of the checkpoint's model, which
+    are emptied when all have scores."""
+    reasons = "; ".join(f"{task}: {reason}" for task, reason in scores.failed.items())
+    tags = {
+        "overland.unscored_tasks": clean(",".join(scores.failed)),
+        "overland.unscored_reasons": clean(reasons),
+    }
+    telling.server.set_tags(told.run_id, tags)
+    if model_id is not None:
+        telling.server.set_model_tags(model_id, tags)
 
 
 def _tell_regressions(telling: Telling, report: RegressionReport, told: EvaluationCursor) -> None:

@@ -6,7 +6,7 @@ Metric names
                       checkpoint_time_s (in the background, from snapshot to commit)
     parent run        loss, validation_loss (the effective curve), TASK/METRIC over steps,
                       goodput.*, final_loss
-    evaluation runs   TASK/METRIC, TASK/METRIC_stderr
+    evaluation runs   TASK/METRIC, TASK/METRIC_stderr, unscored_tasks (how many could not be scored)
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from infra.track.uris import strip_credentials
 MAX_VALUE_LENGTH = 6000
 """MLflow's limit for parameters; tags may be longer, which nobody would read."""
 
+UNSCORED = "unscored_tasks"
 _EFFECTIVE = ("loss", "validation_loss")
 _STEP_METRICS = ("loss", "grad_norm", "learning_rate", "tokens_per_s", "step_time_s", "mfu")
 _WAITS = ("snapshot_wait_s",)
@@ -96,7 +97,8 @@ def score_name(score: Score) -> str:
 
 
 def score_points(scores: EvaluationScores, model_id: str | None) -> list[Point]:
-    """Values and standard errors of an evaluation, tied to the checkpoint's model."""
+    """Values and standard errors of an evaluation, tied to the checkpoint's model; how many of its tasks
+    have none."""
     points: list[Point] = []
     for score in scores.scores:
         values = {score_name(score): score.value, f"{score_name(score)}_stderr": score.stderr}
@@ -105,7 +107,8 @@ def score_points(scores: EvaluationScores, model_id: str | None) -> list[Point]:
             for key, value in values.items()
             if value is not None
         ]
-    return points
+    unscored = float(len(scores.failed))
+    return [*points, Point(UNSCORED, unscored, scores.ended_at, scores.step, model_id)]
 
 
 def summary_points(summary: Mapping[str, Any], time: float) -> list[Point]:

@@ -227,7 +227,13 @@ class SyntheticRun:
         self.end(number, "failed", signal=9)
         self.decide(number)
 
-    def score(self, step: int, accuracy: float = 0.25, tasks: int = 2) -> None:
+    def score(
+        self,
+        step: int,
+        accuracy: float = 0.25,
+        tasks: int = 2,
+        failed: dict[str, str] | None = None,
+    ) -> None:
         names = ["heldout_cloze", "heldout_perplexity", "heldout_continuation", "heldout_copy"]
         names += [f"custom_task_number_{i}" for i in range(tasks - len(names))]
         metrics = {"heldout_perplexity": "bits_per_byte,none", "heldout_copy": "exact_match,none"}
@@ -245,6 +251,7 @@ class SyntheticRun:
             EvaluationScores(
                 step=step,
                 scores=scores,
+                failed=failed or {},
                 tasks=names[:tasks],
                 checkpoint=self.run.checkpoint(step).identity() or "",
                 plan_sha256="p",

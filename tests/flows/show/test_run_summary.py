@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from synthetic_run import (
 
 from configs.events import SnapshotEvent
 from configs.rundir import write_record
+from flows.show.notices import notices
 from flows.show.report import RunSummary, build_summary, print_report, print_status
 from flows.show.scores import lower_is_better, main_scores
+from flows.show.state import RunView
 from flows.show.summary import ScoreSummary
 
 
@@ -68,7 +71,7 @@ def test_the_summary_of_a_completed_run(tmp_path: Path) -> None:
         "goodput", "mlflow_run_id",
     }  # fmt: skip
     assert set(value) - required == {"failure", "tracking_uri", "evaluation_failures", "anomalies",
-        "evaluations_left_out", "regressions",
+        "evaluations_left_out", "regressions", "unscored_tasks",
         "goes_on_from", "snapshots", "snapshots_skipped",
     }  # fmt: skip
     assert required <= set(value)
@@ -373,6 +376,19 @@ def test_regressions_and_what_was_left_out(tmp_path: Path) -> None:
     assert f"step 200  {said}" in text
     assert "step 75: evaluation left out: 7 checkpoints waited, and newer ones go first" in text
     assert said in status(made) or "usually 0.3" in status(made)
+
+
+def test_tasks_without_scores_are_named_with_the_reason(tmp_path: Path) -> None:
+    made = crashed_and_recovered(tmp_path / "run")
+    made.score(150, failed={"code": "ValueError: of [red]the\x1b task"})
+    summary = summary_of(made)
+    assert [(t.step, t.task) for t in summary.unscored_tasks] == [(150, "code")]
+    said = "code: ValueError: of [red]the"
+    assert f"step 150  {said}" in report(summary, width=120)
+    assert said in status(made)
+    now = RunView(made.run).refresh()
+    told = [notice.text for notice in notices(replace(now, evaluations=()), now)]
+    assert any(text.startswith(f"step 150 has no scores of {said}") for text in told)
 
 
 # --- metrics --------------------------------------------------------------------------------------

@@ -87,6 +87,7 @@ def test_scores_are_tied_to_the_model_and_errors_follow_where_there_are_any() ->
         Point("a/acc", 0.5, 7.0, 50, "m-1"),
         Point("a/acc_stderr", 0.1, 7.0, 50, "m-1"),
         Point("b/ppl", 9.0, 7.0, 50, "m-1"),
+        Point("unscored_tasks", 0.0, 7.0, 50, "m-1"),
     ]
 
 

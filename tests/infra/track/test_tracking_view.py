@@ -305,6 +305,26 @@ def test_a_failed_evaluation_is_shown_and_then_repaired(writer: RunWriter) -> No
     assert repaired.data.metrics["cloze/acc"] == 0.5
 
 
+def test_tasks_without_scores_are_told_until_they_are_scored(small: RunWriter) -> None:
+    small.scores(50, START + 200.0, failed={"code": "its metric raised, at https://me:pw@host/"})
+    view = open_view(small)
+    view.update()
+    seen = Mlflow(uri_of(small))
+    evaluation = seen.run("evaluation step 50")
+    model = seen.client.get_logged_model(evaluation.inputs.model_inputs[0].model_id)
+    for tags in (evaluation.data.tags, model.tags):
+        assert tags["overland.unscored_tasks"] == "code"
+        assert tags["overland.unscored_reasons"].startswith("code: its metric raised")
+        assert "pw@" not in tags["overland.unscored_reasons"]
+    assert evaluation.data.metrics["unscored_tasks"] == 1.0
+    assert evaluation.data.metrics["cloze/acc"] == 0.5
+    small.scores(50, START + 900.0)
+    view.update()
+    evaluation = seen.run("evaluation step 50")
+    assert evaluation.data.metrics["unscored_tasks"] == 0.0
+    assert evaluation.data.tags["overland.unscored_tasks"] == ""
+
+
 def test_scores_that_change_replace_only_what_changed(small: RunWriter) -> None:
     view = open_view(small)
     view.update()

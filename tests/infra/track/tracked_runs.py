@@ -186,13 +186,16 @@ class RunWriter:
         )
         write_record(self.run.attempt(number).record_path, record)
 
-    def scores(self, step: int, at: float, *, accuracy: float = 0.5) -> None:
+    def scores(
+        self, step: int, at: float, *, accuracy: float = 0.5, failed: dict[str, str] | None = None
+    ) -> None:
         scores = EvaluationScores(
             step=step,
             scores=[
                 Score(task="cloze", metric="acc,none", value=accuracy, stderr=0.01, samples=100),
                 Score(task="ppl", metric="word_perplexity,none", value=1000.0 / step),
             ],
+            failed=failed or {},
             tasks=["cloze", "ppl"],
             checkpoint=self.run.checkpoint(step).identity() or "",
             plan_sha256="p" * 64,

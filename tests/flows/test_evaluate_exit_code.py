@@ -1,0 +1,56 @@
+"""`overland evaluate`'s exit code where a task could not be scored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from configs.files import write_text
+from configs.load import dump_config
+from configs.records import EvaluationScores
+from configs.rundir import EvaluationDir, RunDir, write_record
+from flows import cli, cli_evaluate
+from tests.flows.scored_runs import commit, make, score
+
+FAILED = {"code": "its metric raised"}
+
+
+@pytest.mark.parametrize(
+    ("options", "failed", "code"),
+    [([], FAILED, 1), ([], {}, 0), (["--step", "8"], FAILED, 1), (["--step", "4"], FAILED, 0)],
+)
+def test_of_a_run_it_says_whether_all_that_was_asked_for_has_scores(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    options: list[str],
+    failed: dict[str, str],
+    code: int,
+) -> None:
+    config = make(tmp_path)
+    run = RunDir(config.resolved_run_dir())
+    for step in (4, 8):
+        commit(run, step)
+        scores = score(run, step).model_copy(update={"failed": failed if step == 8 else {}})
+        write_record(run.evaluation(step).scores_path, scores)
+    write_text(run.config_path, dump_config(config))
+    # All has been evaluated already: the flow has nothing to do.
+    monkeypatch.setattr(cli, "_with_progress", lambda config, flow: {4: True, 8: True})
+    done = CliRunner().invoke(cli.app, ["evaluate", str(run.path), *options])
+    assert done.exit_code == code, done.output
+    assert ("its metric raised" in done.output) == bool(failed)
+
+
+@pytest.mark.parametrize(("failed", "code"), [(FAILED, 1), ({}, 0)])
+def test_of_a_model_scores_are_printed_and_what_has_none_makes_it_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: dict[str, str], code: int
+) -> None:
+    def evaluate_folder(evaluation: EvaluationDir, say: object) -> EvaluationScores:
+        return EvaluationScores(step=0, scores=[], failed=failed, tasks=["t"], plan_sha256="")
+
+    write_text(tmp_path / "evaluation.json", '{"model": "/nowhere"}')
+    monkeypatch.setattr(cli_evaluate, "evaluate_folder", evaluate_folder)
+    done = CliRunner().invoke(cli.app, ["evaluate", str(tmp_path), "--resume"])
+    assert done.exit_code == code, done.output
+    assert ("code has no scores: its metric raised" in done.output) == bool(failed)
