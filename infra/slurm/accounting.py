@@ -81,20 +81,23 @@ class Accounting:
     def _works(self, *command: str) -> bool:
         try:
             self._run(*command)
-        except (ClusterError, subprocess.TimeoutExpired):
+        except ClusterError:
             return False
         return True
 
     def _run(self, *command: str) -> str:
-        done = subprocess.run(
-            command,
-            env=dict(self._environment),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                env=dict(self._environment),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(f"{command[0]} has not ended within {_TIMEOUT_S:g} s") from error
         if done.returncode:
             words = (done.stderr or done.stdout).strip()[-500:]
             raise ClusterError(f"{command[0]} ended with {done.returncode}: {words}")

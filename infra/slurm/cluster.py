@@ -17,13 +17,15 @@ from pathlib import Path
 
 import psutil
 
+from configs.errors import InputError
 from infra.slurm import conf
 from infra.slurm.accounting import Accounting
+from infra.slurm.checks import check
 from infra.slurm.daemons import ClusterError, Daemons, end, steps_of
 from infra.slurm.files import munge_command, write_files
 from infra.slurm.packages import SEARCH_PATH, rest_plugins
 from infra.slurm.release import enter
-from infra.slurm.settings import ClusterSettings, check, load
+from infra.slurm.settings import ClusterSettings, load
 
 READY_TIMEOUT_S = 60.0
 _COMMAND_TIMEOUT_S = 30.0
@@ -42,20 +44,43 @@ class LocalCluster:
         self._accounting = Accounting(settings, self._daemons, self.environment)
 
     @classmethod
-    def in_folder(cls, folder: Path) -> LocalCluster:
-        """The cluster that was brought up there."""
+    def in_folder(cls, folder: Path, *, running: bool = False) -> LocalCluster:
+        """The cluster that was brought up there; InputError when none was, or when it shall be running
+        and nothing of it is."""
         settings = load(folder)
+        up = f"`python -m infra.slurm --folder {folder} up`"
         if settings is None:
-            raise ClusterError(f"there is no cluster in {folder}: bring one up first")
-        return cls(settings)
+            raise InputError(f"there is no cluster in {folder}: {up} brings one up")
+        cluster = cls(settings)
+        if running and not cluster.is_up:
+            raise InputError(f"the cluster in {folder} is down: {up} brings it up")
+        return cluster
 
     # --- up and down ------------------------------------------------------------------------------
 
     def up(self) -> None:
-        """Start everything that does not run; returns when jobs can be submitted."""
-        if not self._daemons.names():
+        """Start everything that does not run; returns when jobs can be submitted. A cluster that was down
+        is down again when this fails."""
+        was_down = not self.is_up
+        if was_down:
+            self._write_files()
+        try:
+            self._start_all()
+        except BaseException:
+            if was_down:
+                self.down()
+            raise
+
+    def _write_files(self) -> None:
+        try:
             check(self.settings)
             write_files(self.settings)
+        except OSError as error:
+            raise InputError(
+                f"the cluster's folder {self.settings.folder} cannot be written: {error.strerror}"
+            ) from error
+
+    def _start_all(self) -> None:
         self._daemons.start("munged", munge_command(self.settings), environment=self.environment)
         self._daemons.wait_for("munged", self._munge_answers, timeout_s=READY_TIMEOUT_S)
         if self.settings.accounting:
@@ -80,8 +105,15 @@ class LocalCluster:
                     folder.rmdir()
 
     def status(self) -> dict[str, bool]:
-        """Each daemon that was started, and whether it lives."""
-        return {name: self._daemons.is_up(name) for name in self._daemons.names()}
+        """Each of its daemons, and whether it lives."""
+        names = ["munged", "slurmctld", "slurmrestd", *self.settings.all_node_names]
+        names += ["mariadbd", "slurmdbd"] if self.settings.accounting else []
+        return {name: self._daemons.is_up(name) for name in names}
+
+    @property
+    def is_up(self) -> bool:
+        """Whether anything of it runs."""
+        return any(self.status().values())
 
     def process(self, daemon: str) -> psutil.Process | None:
         """The daemon's process, if it lives."""
@@ -128,16 +160,14 @@ class LocalCluster:
 
     def start_node(self, node: str) -> None:
         """Start the node's slurmd."""
+        self._check_node(node)
         self.settings.in_folder("spool", node).mkdir(parents=True, exist_ok=True)
         command = ["slurmd", "-D", "-f", str(self.settings.conf), "-N", node]
         self._daemons.start(node, command, environment=self.environment)
 
     def kill_node(self, node: str) -> None:
         """SIGKILL all that runs on the node, as if its machine had lost power."""
-        if node not in self.settings.all_node_names:
-            raise ClusterError(
-                f"there is no node {node!r}: {', '.join(self.settings.all_node_names)}"
-            )
+        self._check_node(node)
         self._kill_node(node)
 
     def make_ill(self, node: str) -> None:
@@ -169,6 +199,10 @@ class LocalCluster:
         lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
         return sorted({n for n, state in map(str.split, lines) if state not in _SERVING})
 
+    def _check_node(self, node: str) -> None:
+        if node not in (known := self.settings.all_node_names):
+            raise InputError(f"there is no node {node!r}; there are {', '.join(known)}")
+
     def _kill_node(self, node: str) -> None:
         log = self.settings.in_folder("log", f"{node}.log")
         self._daemons.stop(node, kill=True)
@@ -198,14 +232,19 @@ class LocalCluster:
 
     def command(self, *arguments: str) -> str:
         """Output of a Slurm command, like ("scontrol", "ping")."""
-        done = subprocess.run(
-            self.command_line(arguments),
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=_COMMAND_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                self.command_line(arguments),
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                timeout=_COMMAND_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise ClusterError(
+                f"{' '.join(arguments)} has not ended within {_COMMAND_TIMEOUT_S:g} s"
+            ) from error
         if done.returncode:
             words = (done.stderr or done.stdout).strip()
             raise ClusterError(f"{' '.join(arguments)} ended with {done.returncode}: {words}")
@@ -217,7 +256,7 @@ class LocalCluster:
         return text.strip().removeprefix("SLURM_JWT=")
 
     def _nodes_are_ready(self) -> bool:
-        with suppress(ClusterError, subprocess.TimeoutExpired):
+        with suppress(ClusterError):
             lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
             ready = {
                 line.split()[0] for line in lines if line.split()[1] in ("idle", "mix", "alloc")
@@ -226,7 +265,7 @@ class LocalCluster:
         return False
 
     def _controller_answers(self) -> bool:
-        with suppress(ClusterError, subprocess.TimeoutExpired):
+        with suppress(ClusterError):
             return " UP" in self.command("scontrol", "ping")
         return False
 

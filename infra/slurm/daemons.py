@@ -79,10 +79,6 @@ class Daemons:
     def is_up(self, name: str) -> bool:
         return self.process(name) is not None
 
-    def names(self) -> list[str]:
-        """All that were started and not stopped."""
-        return sorted(path.stem for path in self._run.glob("*.json"))
-
     def stop(self, name: str, *, kill: bool = False) -> None:
         """End it, with SIGKILL at once or when SIGTERM does not do."""
         if (process := self.process(name)) is not None:
@@ -123,7 +119,7 @@ def _live_process(record: Path) -> psutil.Process | None:
         values = json.loads(record.read_text())
         process = psutil.Process(values["pid"])
         same = abs(process.create_time() - values["create_time"]) < 1.0
-    except (FileNotFoundError, psutil.NoSuchProcess):
+    except (FileNotFoundError, NotADirectoryError, psutil.NoSuchProcess):
         return None
     return process if same and _runs(process) else None
 

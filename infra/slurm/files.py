@@ -19,21 +19,33 @@ _PROLOG = """\
 
 
 def write_files(settings: ClusterSettings) -> None:
-    """Write them all."""
+    """Write them all; OSError where they cannot be."""
+    _make_folder(settings.folder)
+    save(settings)  # first: from here on it is a cluster's folder, whatever comes between
     for name in _FOLDERS:
-        settings.in_folder(name).mkdir(parents=True, exist_ok=True, mode=0o755)
+        _make_folder(settings.in_folder(name))
     for name, size in (("munge.key", 128), ("jwt.key", 32)):
         _write_secret(settings.in_folder("etc", name), size)
-    prolog = settings.in_folder("etc", "prolog")
-    prolog.write_text(_PROLOG.format(ill=settings.in_folder("ill")))
-    prolog.chmod(0o755)
+    _write(
+        settings.in_folder("etc", "prolog"), _PROLOG.format(ill=settings.in_folder("ill")), 0o755
+    )
     devices = _make_devices(settings)
-    settings.conf.write_text(conf.slurm_conf(settings, gpus=bool(devices)))
+    _write(settings.conf, conf.slurm_conf(settings, gpus=bool(devices)))
     etc = settings.conf.parent
-    (etc / "gres.conf").write_text(conf.gres_conf(settings, devices))
+    _write(etc / "gres.conf", conf.gres_conf(settings, devices))
     if conf.cgroups_work():
-        (etc / "cgroup.conf").write_text(conf.cgroup_conf())
-    save(settings)
+        _write(etc / "cgroup.conf", conf.cgroup_conf())
+
+
+def _make_folder(folder: Path) -> None:
+    """Open to munged and slurmrestd, whatever the umask."""
+    folder.mkdir(parents=True, exist_ok=True)
+    folder.chmod(0o755)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    path.write_text(text)
+    path.chmod(mode)
 
 
 def munge_command(settings: ClusterSettings) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from configs.errors import InputError
+from configs.errors import InputError, OverlandError
 from infra.slurm.packages import missing_packages
 
 _ALWAYS = ("/proc", "/sys", "/dev", "/tmp")  # noqa: S108  (the machine's own)
@@ -65,16 +65,25 @@ def make(root: Path, suite: str) -> None:
     """Make the chroot, unless it is there."""
     if not missing_packages(root=root):
         return
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise InputError(
+            f"{root} is there, and is no chroot with Slurm: give a new or an empty folder"
+        )
     if shutil.which("mmdebstrap") is None:
         raise InputError("mmdebstrap is not installed: apt-get install mmdebstrap")
     command = ["mmdebstrap", "--mode=root", "--variant=apt", f"--include={','.join(_PACKAGES)}"]
-    done = subprocess.run(
-        [*command, suite, str(root)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_MAKE_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            [*command, "--", suite, str(root)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_MAKE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise OverlandError(
+            f"mmdebstrap {suite} {root} has not ended within {_MAKE_TIMEOUT_S:g} s: is the mirror reachable?"
+        ) from error
     if done.returncode:
-        raise InputError(f"mmdebstrap {suite} {root} failed: {done.stderr.strip()[-500:]}")
+        raise OverlandError(f"mmdebstrap {suite} {root} failed: {done.stderr.strip()[-500:]}")

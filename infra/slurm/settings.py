@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import getpass
 import json
-import socket
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,8 @@ from pathlib import Path
 from configs.errors import InputError
 from configs.files import write_json
 
-_MAX_FOLDER_LENGTH = 70
-"""The path of a unix socket below it has 107 bytes at most."""
+SETTINGS_NAME = "settings.json"
+"""In a cluster's folder; a folder that has it is a cluster's."""
 _PORTS_BEFORE_NODES = 3
 
 
@@ -97,51 +97,39 @@ class ClusterSettings:
         return self.folder.joinpath(*names)
 
 
-def check(settings: ClusterSettings) -> None:
-    """Refuse a folder that Slurm cannot work in, and ports that are taken."""
-    text = str(settings.folder)
-    if not settings.folder.is_absolute() or len(text) > _MAX_FOLDER_LENGTH or " " in text:
+def check_owner(folder: Path) -> None:
+    """Refuse a folder of somebody else, whose files say what is started or ended; InputError."""
+    try:
+        owner = folder.stat().st_uid
+    except OSError:
+        return  # It is not there, or is not to be seen: whoever needs it says so.
+    if owner != os.getuid():
         raise InputError(
-            f"the cluster's folder {text!r} must be an absolute path without spaces, of at most "
-            f"{_MAX_FOLDER_LENGTH} characters"
+            f"{folder} belongs to another user (number {owner}): give a --folder of your own"
         )
-    if settings.root is not None and settings.accounting:
-        raise InputError("slurmdbd of another Debian release does not run with this machine's")
-    for port in settings.ports:
-        if not _is_free(port):
-            raise InputError(f"port {port} is taken: choose another one with --port-base")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def free_port_base(first: int = 20000, last: int = 32000, step: int = 20) -> int:
-    """A base for a cluster whose ports are all free now."""
-    for base in range(first, last, step):
-        if all(_is_free(port) for port in range(base, base + step)):
-            return base
-    raise InputError(f"there are no {step} free ports in a row between {first} and {last}")
 
 
 def save(settings: ClusterSettings) -> None:
     """Keep the settings in the cluster's folder."""
     values = dataclasses.asdict(settings) | {"folder": str(settings.folder)}
     values["root"] = str(settings.root) if settings.root else None
-    write_json(settings.in_folder("settings.json"), values)
+    write_json(settings.in_folder(SETTINGS_NAME), values)
 
 
 def load(folder: Path) -> ClusterSettings | None:
-    """The settings of the cluster in `folder`; None when there is none."""
+    """The settings of the cluster in `folder`; None when there is none. InputError when they cannot be
+    read, or are something else, or somebody else's."""
+    check_owner(folder)
+    path = folder / SETTINGS_NAME
     try:
-        values = json.loads((folder / "settings.json").read_text())
-    except FileNotFoundError:
+        values = json.loads(path.read_text())
+        root = Path(values["root"]) if values["root"] else None
+        return ClusterSettings(**(values | {"folder": folder, "root": root}))
+    except (FileNotFoundError, NotADirectoryError):
         return None
-    root = Path(values["root"]) if values.get("root") else None
-    return ClusterSettings(**(values | {"folder": folder, "root": root}))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InputError(
+            f"{path} holds no settings of a cluster: give another --folder, or remove the file"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import getpass
 import itertools
 import os
@@ -13,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from infra.slurm.cluster import LocalCluster
-from infra.slurm.settings import ClusterSettings, free_port_base
+from infra.slurm.ports import reserved_ports
+from infra.slurm.settings import ClusterSettings
 
 _numbers = itertools.count()
 
@@ -24,23 +26,32 @@ def temporary_cluster(
 ) -> Iterator[tuple[LocalCluster, Path]]:
     """The cluster and the file with its user's token; in a folder, and on ports, of its own. It ends
     with this process, however that ends."""
+    with _new_folder() as folder:
+        settings = ClusterSettings(
+            folder=folder,
+            nodes=nodes,
+            node_prefix=f"t{os.getpid()}x{next(_numbers)}",
+            accounting=accounting,
+            root=root,
+            **more,
+        )
+        with reserved_ports(len(settings.ports)) as port_base:
+            cluster = LocalCluster(dataclasses.replace(settings, port_base=port_base), leash=True)
+            try:
+                cluster.up()
+                yield cluster, write_token(cluster)
+            finally:
+                cluster.down()
+
+
+@contextmanager
+def _new_folder() -> Iterator[Path]:
+    """One that jobs of all users can look into, for as long as the block lasts."""
     folder = Path(tempfile.mkdtemp(prefix="overland-slurm-"))
     folder.chmod(0o755)
-    settings = ClusterSettings(
-        folder=folder,
-        port_base=free_port_base(),
-        nodes=nodes,
-        node_prefix=f"t{os.getpid()}x{next(_numbers)}",
-        accounting=accounting,
-        root=root,
-        **more,
-    )
-    cluster = LocalCluster(settings, leash=True)
     try:
-        cluster.up()
-        yield cluster, write_token(cluster)
+        yield folder
     finally:
-        cluster.down()
         shutil.rmtree(folder)
 
 
