@@ -29,6 +29,8 @@ class Answers:
     """Node -> when it was told, when its answer was seen here, and what its own clock said between."""
     gpus_needed: int | None
     snapshot_bytes: int | None
+    network_interface: str | None = None
+    """Over which ranks shall talk; None: none is named."""
 
 
 def judge(found: Answers) -> list[Finding]:
@@ -100,10 +102,25 @@ def _of(found: Answers, answer: Mapping[str, Any]) -> list[Finding]:
     else:
         free, needed = answer["memory_free_bytes"], found.snapshot_bytes
         lines.append(judge_memory_folder(subject, _MEMORY, free, needed))
+    if found.network_interface is not None:
+        lines.append(judge_interface(found.network_interface, answer["network_interfaces"]))
     lines.append(judge_open_files("open files on nodes", *answer["open_files"]))
     if node in found.clocks:
         lines.append(judge_clock("clocks on nodes", *found.clocks[node]))
     return lines
+
+
+def judge_interface(wanted: str, there: Mapping[str, bool]) -> Finding:
+    """`there`: the node's interfaces, and whether each has an IPv4 address."""
+    subject = "network on nodes"
+    if there.get(wanted):
+        return ok(subject, f"{wanted} has an IPv4 address")
+    wrong = f"{wanted} has no IPv4 address" if wanted in there else f"there is no {wanted!r}"
+    # Loopback last: it leads to other nodes only where they are made up.
+    names = sorted((n for n, usable in there.items() if usable), key=lambda n: (n == "lo", n))
+    return failed(
+        subject, f"{wrong}: set launcher.slurm.network_interface to one of {', '.join(names)}"
+    )
 
 
 def _merged(lines: Sequence[tuple[str, Finding]]) -> list[Finding]:

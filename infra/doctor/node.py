@@ -19,11 +19,14 @@ import json
 import os
 import resource
 import shutil
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 PEER_LIMIT_S = 60.0
 """A network file system may show new files late."""
@@ -45,6 +48,7 @@ def main(folder: Path, nodes: int, peer_limit_s: float = PEER_LIMIT_S) -> None:
         "python": sys.version.split()[0],
         "open_files": resource.getrlimit(resource.RLIMIT_NOFILE),
         "memory_free_bytes": _free("/dev/shm"),  # noqa: S108
+        "network_interfaces": network_interfaces(),
         "has_gpu_device": any(map(os.path.exists, ("/dev/nvidia0", "/dev/kfd"))),
         "torch": _torch(),
     }
@@ -99,6 +103,14 @@ def _torch() -> Any:
         return f"no end within {_PROBE_LIMIT_S:g} s"
     except (ValueError, IndexError):
         return f"its process ended with {done.returncode}: {done.stderr.strip()[-200:]}"
+
+
+def network_interfaces() -> dict[str, bool]:
+    """Name -> whether it has an IPv4 address, which ranks need to meet."""
+    return {
+        name: any(address.family == socket.AF_INET for address in addresses)
+        for name, addresses in psutil.net_if_addrs().items()
+    }
 
 
 def _free(folder: str) -> int | None:

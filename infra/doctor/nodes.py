@@ -171,6 +171,7 @@ def _watch(
             if probe.launcher.slurm.gpus_per_node
             else None,
             snapshot_bytes=probe.snapshot_bytes,
+            network_interface=probe.launcher.slurm.network_interface,
         )
     )
 

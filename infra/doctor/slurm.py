@@ -83,7 +83,8 @@ def judge_partitions(
             if not here:
                 sentence = f"{wanted} ({setting}) has no node that can be used: see `sinfo` for why"
                 found.append(warning(subject, sentence))
-            words.append(f"{wanted} with {len(here)} nodes that can be used")
+            count = "1 node" if len(here) == 1 else f"{len(here)} nodes"
+            words.append(f"{wanted} with {count} that can be used")
     if found:
         return found
     return [ok(subject, ", ".join(words) or "none is named: jobs go to the site's default")]

@@ -14,6 +14,8 @@ from configs.schema import LauncherConfig
 from configs.slurm_schema import SlurmConfig
 from infra.doctor import nodes
 from infra.doctor.findings import Finding, Status
+from infra.doctor.judge_nodes import judge_interface
+from infra.doctor.node import network_interfaces
 from infra.doctor.nodes import NodeProbe, check_nodes
 from infra.doctor.slurm import judge_partitions
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
@@ -31,7 +33,7 @@ def judged(**partitions: str) -> list[tuple[Status, str]]:
 def test_each_partition_has_to_be_there_and_to_have_nodes() -> None:
     ((status, sentence),) = judged(partition="main,low", low_priority_partition="low")
     assert status is Status.OK
-    assert sentence.startswith("main with 1 nodes that can be used, low with 1")
+    assert sentence.startswith("main with 1 node that can be used, low with 1")
     ((status, sentence),) = judged(partition="main", cpu_partition="cpus")
     assert status is Status.FAILED
     assert "'cpus' does not exist: set launcher.slurm.cpu_partition" in sentence
@@ -39,6 +41,20 @@ def test_each_partition_has_to_be_there_and_to_have_nodes() -> None:
     assert (status, sentence[:16]) == (Status.WARNING, "cpu (cpu_partiti")
     ((status, _),) = judged()
     assert status is Status.OK
+
+
+def test_an_interface_has_to_be_there_and_to_have_an_address() -> None:
+    there = {"lo": True, "eth0": True, "ib1": False}
+    assert judge_interface("eth0", there).status is Status.OK
+    found = judge_interface("ib0", there)
+    assert found.status is Status.FAILED
+    assert (
+        found.sentence
+        == "there is no 'ib0': set launcher.slurm.network_interface to one of eth0, lo"
+    )
+    found = judge_interface("ib1", there)
+    assert (found.status, found.sentence[:26]) == (Status.FAILED, "ib1 has no IPv4 address: s")
+    assert network_interfaces()["lo"] is True
 
 
 # --- the doctor's own job -------------------------------------------------------------------------

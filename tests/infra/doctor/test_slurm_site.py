@@ -32,6 +32,7 @@ def site(slurm_site: Any) -> SlurmConfig:
         token_file=slurm_site.token_file,
         partition="main",
         low_priority_partition="low",
+        network_interface="lo",
         poll_interval_s=0.2,
     )
 
@@ -112,6 +113,7 @@ def test_two_nodes_that_are_well(tmp_path: Path, slurm_site: Any, site: SlurmCon
     assert found["Slurm job"].sentence.endswith(f"ran on {names}")
     assert found["shared storage"].sentence.startswith(f"this machine and {names} see the same")
     assert found["torch on nodes"].sentence.startswith(f"{names}: ")
+    assert found["network on nodes"].sentence == f"{names}: lo has an IPv4 address"
     assert set(found) >= {"shared locks", "clocks on nodes", "node memory on nodes"}
     assert live_jobs(slurm_site) == ""
 
@@ -158,19 +160,22 @@ def answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     return answer
 
 
-def judged(*answers: dict[str, Any], place: Path, **more: Any) -> dict[str, Finding]:
+def answers(*given: dict[str, Any], place: Path) -> Answers:
     now = time.time()
-    found = Answers(
+    return Answers(
         job_id="1",
         count=2,
         place=place,
         hello="hello",
-        answers=answers,
-        clocks={a["node"]: (now, now + 1, now + a.get("clock", 0)) for a in answers},
+        answers=given,
+        clocks={a["node"]: (now, now + 1, now + a.get("clock", 0)) for a in given},
         gpus_needed=None,
         snapshot_bytes=None,
     )
-    return {finding.subject: finding for finding in judge(dataclasses.replace(found, **more))}
+
+
+def judged(*given: dict[str, Any], place: Path) -> dict[str, Finding]:
+    return {finding.subject: finding for finding in judge(answers(*given, place=place))}
 
 
 def test_a_node_that_is_silent_and_locks_that_do_not_hold(
@@ -185,6 +190,16 @@ def test_a_node_that_is_silent_and_locks_that_do_not_hold(
     assert found["shared locks"].status is Status.WARNING
     with file_lock(tmp_path / "lock"):
         assert node.lock_is_seen(tmp_path / "lock") is True
+
+
+def test_nodes_without_the_interface(tmp_path: Path, answer: dict[str, Any]) -> None:
+    other = answer | {"node": "n2", "network_interfaces": {"lo": True, "ib0": True}}
+    found = judge(
+        dataclasses.replace(answers(answer, other, place=tmp_path), network_interface="ib0")
+    )
+    said = {f.sentence for f in found if f.subject == "network on nodes"}
+    assert "n2: ib0 has an IPv4 address" in said
+    assert any(sentence.startswith("n1: there is no 'ib0': set ") for sentence in said)
 
 
 def test_nodes_that_see_other_files(tmp_path: Path, answer: dict[str, Any]) -> None:
