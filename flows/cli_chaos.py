@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from configs.errors import EXIT_RUN_FAILED, InputError
+from configs.files import resolved
 from flows.cli_options import Json
 from infra.interrupt import exit_on_sigterm
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from flows.chaos.site import Site
 
 _READY_S = 120.0
+_MIN_NODES = 3
+"""Two train."""
 
 
 class Where(StrEnum):
@@ -108,7 +111,11 @@ def _site(launcher: Where, folder: Path | None) -> Iterator[Site]:
         with temporary_cluster() as (own, token_file):
             yield SlurmSite(own, token_file)
         return
-    cluster = LocalCluster.in_folder(folder)
+    cluster = LocalCluster.in_folder(resolved(folder), running=True)
+    if (count := len(cluster.settings.all_node_names)) < _MIN_NODES:
+        raise InputError(
+            f"--cluster {folder} has {count} nodes: trials lose one, and need {_MIN_NODES} at least"
+        )
     cluster.repair(timeout_s=_READY_S)
     yield SlurmSite(cluster, write_token(cluster))
 

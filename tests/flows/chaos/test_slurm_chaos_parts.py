@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from configs.errors import InputError
 from configs.rundir import RunDir
 from flows.chaos.run import summarize
 from flows.chaos.schedule import Plan
 from flows.chaos.slurm_audit import ClusterJob, duplicates, jobs_of
 from flows.chaos.slurm_schedule import FAULTS, LONGEST_AWAY_S, make_slurm_plans
 from flows.cli import app
+from infra.slurm import packages
 from infra.slurm.cluster import LocalCluster
+from infra.slurm.settings import ClusterSettings, save
 
 
 def plans(seed: int, trials: int) -> list[Plan]:
@@ -102,6 +105,22 @@ def test_what_does_not_fit_is_refused(options: list[str], words: str) -> None:
     result = CliRunner().invoke(app, ["chaos", *options])
     assert result.exit_code != 0
     assert words in result.output + str(result.exception)
+
+
+def test_a_cluster_that_trials_cannot_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "missing_packages", lambda **_: [])
+
+    def refused(folder: Path) -> str:
+        arguments = ["chaos", "--launcher", "slurm", "--cluster", str(folder)]
+        result = CliRunner().invoke(app, arguments)
+        assert isinstance(result.exception, InputError)
+        return str(result.exception)
+
+    assert refused(tmp_path / "none").startswith(f"there is no cluster in {tmp_path}/none: ")
+    save(ClusterSettings(folder=tmp_path, nodes=1))
+    assert refused(tmp_path).startswith(f"the cluster in {tmp_path} is down: ")
+    monkeypatch.setattr(LocalCluster, "is_up", True)
+    assert refused(tmp_path).endswith("has 2 nodes: trials lose one, and need 3 at least")
 
 
 def test_the_command_leaves_the_handler_of_sigterm_as_it_was() -> None:
