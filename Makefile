@@ -82,7 +82,8 @@ SLURM_ROOT ?= /var/tmp/overland-slurm-24.11
 test-slurm-24.11: install  ## the launcher's tests against Slurm 24.11 (not in CI)
 	$(BIN)/python -m infra.slurm release $(SLURM_ROOT)
 	OVERLAND_SLURM_ROOT=$(SLURM_ROOT) $(BIN)/python -m pytest -m "" $(PYTEST_FLAGS) -k "not local" \
-	  tests/infra/launch/test_slurm_launcher.py tests/infra/launch/test_launcher_contract.py
+	  tests/infra/launch/on_slurm tests/infra/launch/test_launcher_contract.py \
+	  tests/infra/launch/test_distributed_contract.py
 
 # The newest megatron-core needs Python 3.12; no constraints: this looks for what breaks next.
 PY312 ?= python3.12

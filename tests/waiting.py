@@ -13,7 +13,7 @@ def wait_until(
     what: str,
     *,
     limit_s: float = WAIT_LIMIT_S,
-    pause_s: float = 0.02,
+    pause_s: float = 0.01,
 ) -> None:
     """Wait until `condition` holds; fail with `what` when it takes too long."""
     deadline = time.monotonic() + limit_s

@@ -1,31 +1,36 @@
-"""What the launcher tests share: small real programs, and waiting with a limit."""
+"""What the launcher tests share: small real programs, their ends, and the config of a cluster."""
 
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from configs.schema import LauncherConfig
 from infra.launch.base import JobHandle, JobSpec, JobStatus, Launcher
+from tests.waiting import wait_until
 
-WAIT_LIMIT_S = 60.0
+
+def slurm_config(site: Any, **more: Any) -> LauncherConfig:
+    """The config of somebody who uses this cluster, with the patience of a test."""
+    conf = site.cluster.settings.conf
+    slurm = {
+        "url": site.url,
+        "token_file": site.token_file,
+        "scontrol": ["env", f"SLURM_CONF={conf}", "scontrol"],
+        "network_interface": "lo",
+        "poll_interval_s": 0.2,
+        "patience_s": 60.0,
+    }
+    return LauncherConfig.model_validate({"kind": "slurm", "slurm": slurm | more})
 
 
 def python_job(job_dir: Path, code: str, *arguments: str, key: str = "run/attempts/001") -> JobSpec:
     """A job that runs `code` in a bare interpreter."""
     argv = (sys.executable, "-I", "-S", "-c", code, *arguments)
     return JobSpec(key=key, name="test", argv=argv, job_dir=job_dir)
-
-
-def wait_until(condition: Callable[[], bool], what: str, *, limit_s: float = WAIT_LIMIT_S) -> None:
-    """Wait for `condition`; fail with `what` when it takes too long."""
-    deadline = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.01)
 
 
 def wait_for_end(launcher: Launcher, handle: JobHandle) -> JobStatus:

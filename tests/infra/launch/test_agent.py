@@ -10,13 +10,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-from job_helpers import is_running, log_text, wait_for_end, wait_for_pids, wait_until
+from job_helpers import is_running, log_text, wait_for_end, wait_for_pids
 
 from configs.errors import EXIT_CONTINUE
 from configs.progress import progress_folder
 from configs.stacks import RankStack
 from infra.launch.base import JobHandle, JobSpec, JobState
 from infra.launch.local import LocalLauncher
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import psutil
 import pytest
-from job_helpers import is_running, log_text, python_job, wait_for_end, wait_for_pids, wait_until
+from job_helpers import is_running, log_text, python_job, wait_for_end, wait_for_pids
 
 from configs.errors import LaunchError
 from infra.launch.base import JobHandle, JobSpec, JobState
 from infra.launch.local import LocalLauncher
 from infra.launch.processes import JOB_ID_VARIABLE, live_processes_of_job
+from tests.waiting import wait_until
 
 # A program with a child in another session; both leave their pids.
 PAIR = """

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from job_helpers import wait_until
 
 from infra.launch import process_stack
 from infra.launch.process_stack import stack_of
+from tests.waiting import wait_until
 
 WAITS = """
 import faulthandler, signal, sys, threading, time

@@ -9,13 +9,14 @@ import threading
 from pathlib import Path
 
 import pytest
-from job_helpers import is_running, wait_for_pids, wait_until
+from job_helpers import is_running, wait_for_pids
 from test_agent import LEAVES, agent_of, shared_folder, start
 
 from configs import progress
 from infra.launch.base import JobHandle
 from infra.launch.local import LocalLauncher
 from infra.launch.progress_folders import kept_folder, remove_dead
+from tests.waiting import wait_until
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from test_slurm_client import REQUEST, TOKEN, Server, make_client, old_job
+from client_helpers import REQUEST, TOKEN, Server, make_client, old_job
 
 from infra.launch import slurm_jobs
 from infra.launch.slurm_client import SlurmClient

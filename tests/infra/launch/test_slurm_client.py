@@ -1,18 +1,18 @@
-"""The client and the shared table of jobs, against a server that is made up."""
+"""The client, against a server that is made up."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from client_helpers import REQUEST, TOKEN, Answer, Server, errors, make_client, old_job
 
-from configs.errors import LaunchError
 from infra.launch.slurm_client import SlurmClient
 from infra.launch.slurm_dialects import OLD_VERSION
 from infra.launch.slurm_errors import (
@@ -23,52 +23,6 @@ from infra.launch.slurm_errors import (
 )
 from infra.launch.slurm_jobs import JobTable, patiently
 from infra.launch.slurm_token import TokenSource, token_source
-from infra.launch.slurm_types import JobRequest
-
-TOKEN = "head.e30.secret"
-REQUEST = JobRequest(script="#!/bin/bash\n", name="n", comment="c", folder="/", output="/o")
-Answer = Callable[[httpx.Request], httpx.Response]
-
-
-def old_job(job_id: int, state: str = "RUNNING") -> dict[str, Any]:
-    return {
-        "job_id": job_id, "comment": f"job {job_id}", "job_state": state, "state_reason": "None",
-        "nodes": "node1", "exit_code": 0, "restart_cnt": 0, "start_time": 1, "end_time": 0,
-    }  # fmt: skip
-
-
-class Server:
-    """Speaks one version; `answer` decides what happens to anything but ping."""
-
-    def __init__(self, version: str, answer: Answer) -> None:
-        self.version, self.answer = version, answer
-        self.requests: list[httpx.Request] = []
-        self.refuses_tokens = False
-
-    def __call__(self, request: httpx.Request) -> httpx.Response:
-        self.requests.append(request)
-        if f"/{self.version}/" not in request.url.path:
-            return httpx.Response(404, text="Unable find requested URL.")
-        if self.refuses_tokens:
-            return httpx.Response(401, text="no")
-        if "/ping" in request.url.path:
-            return httpx.Response(200, json={"errors": []})
-        return self.answer(request)
-
-    @property
-    def asked(self) -> list[str]:
-        """What was asked but for pings."""
-        return [f"{r.method} {r.url.path}" for r in self.requests if "/ping" not in r.url.path]
-
-
-def make_client(server: Server, tokens: TokenSource | None = None) -> SlurmClient:
-    source = tokens or TokenSource(lambda: TOKEN, "a test")
-    return SlurmClient("http://slurm:6820/", "me", source, transport=httpx.MockTransport(server))
-
-
-def errors(status: int, **error: Any) -> Answer:
-    return lambda _: httpx.Response(status, json={"errors": [error], "jobs": []})
-
 
 # --- slurmdbd -------------------------------------------------------------------------------------
 
@@ -249,75 +203,7 @@ def test_nodes_are_drained_by_rest_or_scontrol() -> None:
         old.drain("node3", "broken")
 
 
-# --- many jobs ------------------------------------------------------------------------------------
-
-
-def test_a_thousand_jobs_are_watched_with_one_query_per_interval() -> None:
-    jobs = [old_job(number) for number in range(1, 1001)]
-    server = Server(OLD_VERSION, lambda _: httpx.Response(200, json={"jobs": jobs}))
-    table = JobTable(make_client(server), interval_s=3600.0, patience_s=1.0)
-
-    def watch(first: int) -> None:
-        for number in range(first, first + 250):
-            job = table.find(number, comment=f"job {number}", submitted_at=0.0)
-            assert job is not None
-            assert job.job_id == number
-
-    threads = [threading.Thread(target=watch, args=(first,)) for first in (1, 251, 501, 751)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(server.asked) == table.queries == 1
-
-
-def test_a_job_that_is_younger_than_the_answer_is_not_yet_seen() -> None:
-    server = Server(OLD_VERSION, lambda _: httpx.Response(200, json={"jobs": [old_job(7)]}))
-    table = JobTable(make_client(server), interval_s=3600.0, patience_s=1.0)
-    table.snapshot()
-    later = time.time() + 1
-    assert table.find(8, comment="job 8", submitted_at=later) is None
-    # The number was another job's until just now.
-    assert table.find(7, comment="a new one", submitted_at=later) is None
-    with pytest.raises(NoSuchJobError, match="another one now"):
-        table.find(7, comment="an old one", submitted_at=0.0)
-    with pytest.raises(NoSuchJobError):
-        table.find(8, comment="job 8", submitted_at=0.0)
-
-
-def test_what_was_seen_last_counts_while_the_server_is_away() -> None:
-    away = threading.Event()
-
-    def answer(_: httpx.Request) -> httpx.Response:
-        if away.is_set():
-            raise httpx.ConnectError("refused")
-        return httpx.Response(200, json={"jobs": [old_job(7)]})
-
-    server = Server("v0.0.42", answer)
-    table = JobTable(make_client(server), interval_s=0.0, patience_s=0.2)
-    assert table.find(7, comment="job 7", submitted_at=0.0) is not None
-    assert not table.is_away
-    away.set()
-    assert table.find(7, comment="job 7", submitted_at=0.0) is not None
-    assert table.is_away
-    time.sleep(0.3)
-    with pytest.raises(LaunchError, match=r"has not answered for 0\.2 s .*jobs go on without us"):
-        table.find(7, comment="job 7", submitted_at=0.0)
-    away.clear()
-    assert table.find(7, comment="job 7", submitted_at=0.0) is not None
-    assert not table.is_away
-
-
-def test_patience() -> None:
-    answers = iter([SlurmUnavailableError("away"), "here"])
-
-    def ask() -> str:
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    assert patiently(ask, patience_s=10.0) == "here"
+# --- answers without an end ---------------------------------------------------------------------
 
 
 def drip() -> Iterator[bytes]:

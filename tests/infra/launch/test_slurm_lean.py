@@ -1,21 +1,19 @@
 """The faults that a Slurm cluster is known for, once each, in every test run; many more of them are in
-test_slurm_launcher.py."""
+on_slurm/."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import slurm_config
-from job_helpers import python_job, wait_for_end, wait_until
+from job_helpers import python_job, slurm_config, wait_for_end
 
 from configs.errors import LaunchError
 from infra.launch import make_launcher
 from infra.launch.base import JobState, Launcher
-from infra.slurm.daemons import ClusterError
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -69,12 +67,5 @@ def test_a_killed_node_is_lost_and_its_job_with_it(
         assert launcher.lost_nodes() == [node]
         assert node not in launcher.nodes()
     finally:
-        slurm_site.cluster.start_node(node)
-
-    def is_back() -> bool:
-        if node not in launcher.nodes():
-            with suppress(ClusterError):
-                slurm_site.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
-        return node in launcher.nodes()
-
-    wait_until(is_back, f"{node} to be back")
+        slurm_site.cluster.repair(timeout_s=60.0)
+    assert node in launcher.nodes()

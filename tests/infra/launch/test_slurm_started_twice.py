@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import slurm_config
-from job_helpers import is_running, log_text, python_job, wait_for_end, wait_for_pids, wait_until
+from job_helpers import is_running, log_text, python_job, slurm_config, wait_for_end, wait_for_pids
 
 from infra.launch import make_launcher
 from infra.launch.base import JobState, Launcher
 from infra.launch.slurm_record import SlurmFiles
 from tests.infra.conftest import SlurmSite, bring_up
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

@@ -55,13 +55,13 @@ def test_a_killed_node_is_noticed_and_comes_back(slurm_site: Any) -> None:
             call("nowhere")
 
 
-CLUSTER, LAUNCHER = "infra/slurm/test_local_cluster.py", "infra/launch/test_slurm_launcher.py"
+CLUSTER, LAUNCHER = "infra/slurm/test_local_cluster.py", "infra/launch/on_slurm"
 WITHOUT_ROOT = (
     f"{CLUSTER}::test_all_is_up",
     f"{CLUSTER}::test_a_job_gets_its_gpus",
     f"{CLUSTER}::test_a_killed_node_is_noticed_and_comes_back",
-    f"{LAUNCHER}::test_a_job_whose_submitter_died_before_recording_it_is_found",
-    f"{LAUNCHER}::test_a_cordoned_node_gets_no_jobs",
+    f"{LAUNCHER}/test_slurm_submissions.py::test_a_job_whose_submitter_died_before_recording_it_is_found",
+    f"{LAUNCHER}/test_slurm_away.py::test_a_cordoned_node_gets_no_jobs",
 )
 NOBODY = 65534
 
