@@ -21,15 +21,9 @@ from flows.show import progress
 from flows.show.notices import notices, progress_line
 from flows.show.progress import say, show_progress, wants_plain
 from flows.show.state import RunView
+from tests.waiting import wait_until
 
 INTERVAL_S = 0.02
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 def texts(made: SyntheticRun, view: RunView, *changes: Callable[[], None]) -> list[str]:
@@ -183,7 +177,7 @@ def test_a_broken_stream_ends_the_display_and_not_the_run(tmp_path: Path) -> Non
     with show_progress(
         made.run, total_steps=200, stream=_BrokenStream(), plain=True, interval_s=INTERVAL_S
     ) as display:
-        wait_for(lambda: not display.running)
+        wait_until(lambda: not display.running, "the display to end")
         say("the run goes on")
 
 
@@ -198,7 +192,7 @@ def test_an_error_of_the_display_is_one_line(
 
     monkeypatch.setattr(RunView, "refresh", fail)
     with show_progress(made.run, total_steps=1, stream=stream, plain=True, interval_s=1) as display:
-        wait_for(lambda: not display.running)
+        wait_until(lambda: not display.running, "the display to end")
         say("still told")
     assert stream.getvalue() == "progress display stopped: attempts/ may not be read\n"
     assert "still told" in capsys.readouterr().err
@@ -271,9 +265,9 @@ def test_the_panel_on_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         made.submit(1)
         made.start(1)
         made.train(1, 1, 60)
-        wait_for(lambda: b"60/200 steps" in terminal.written)
+        wait_until(lambda: b"60/200 steps" in terminal.written, "steps")
         made.crash(1)
-        wait_for(lambda: b"last: " in terminal.written)
+        wait_until(lambda: b"last: " in terminal.written, "the failure")
     assert (sys.stdout, sys.stderr) == (stdout, stderr)
     written = terminal.close()
     for part in ("verdict: NodeFailure, rank 1", "restarting", "step 50, ", "4.10k tokens/s"):

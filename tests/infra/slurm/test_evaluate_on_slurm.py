@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +19,7 @@ from tasks.evaluate.chaos import scores_of, shards_computed_twice
 from tasks.evaluate.live_plan import LivePlan, live_plan_path
 from tasks.evaluate.times import read_times
 from tests.flows.helpers import overland, start_overland, wait_for
-from tests.infra.slurm.test_pretrain_on_slurm import bring_back
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -140,21 +138,14 @@ def test_when_a_node_is_lost_the_other_one_answers_the_rest(
     wait_for(both_are_planned_for, command, log)
     slurm_site.cluster.kill_node(lost)
     try:
-        wait_until(lambda: planned_workers(out) == names - {f"{lost}-cpu0"})
+        left = names - {f"{lost}-cpu0"}
+        wait_until(lambda: planned_workers(out) == left, "the loss to be noticed")
         for process in stopped.values():
             with suppress(psutil.NoSuchProcess):
                 process.resume()
         assert command.wait(300) == 0, log.read_text()
     finally:
-        slurm_site.cluster.start_node(lost)
-        bring_back(slurm_site, lost)
+        slurm_site.cluster.repair(timeout_s=60.0)
     assert json.loads((out / "scores.json").read_text())["scores"]
     assert scores_of(out) == scores_of(place / "here")
     assert shards_computed_twice(out) == []
-
-
-def wait_until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

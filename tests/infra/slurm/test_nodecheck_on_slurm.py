@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,11 @@ import pytest
 
 from configs.nodecheck import NodeCheckReport
 from configs.schema import RunConfig
-from infra.launch import make_launcher
 from tasks.recover.nodecheck_files import CheckFiles
 from tasks.recover.task import check_nodes
 from tests.flows.helpers import overland
 from tests.infra.slurm.test_pretrain_on_slurm import slurm_run
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
@@ -28,30 +27,6 @@ def site_config(site: Any, folder: Path, **settings: Any) -> RunConfig:
     from configs.load import load_config
 
     return load_config(path)
-
-
-def wait_for(condition: Any, what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.05)
-
-
-def bring_back(site: Any, config: RunConfig, node: str) -> None:
-    """Resumed, whatever state it is in."""
-    from contextlib import suppress
-
-    from infra.slurm.daemons import ClusterError
-
-    launcher = make_launcher(config.launcher)
-
-    def is_back() -> bool:
-        if node not in launcher.nodes():
-            with suppress(ClusterError):
-                site.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
-        return node in launcher.nodes()
-
-    wait_for(is_back, f"{node} to be back")
 
 
 def is_drained(site: Any, node: str) -> bool:
@@ -77,7 +52,7 @@ def test_a_node_killed_in_the_check_is_found_and_drained(slurm_site: Any, tmp_pa
         target=lambda: reports.append(check_nodes(config, folder, slurm_site.nodes))
     )
     check.start()
-    wait_for(files.order_path(1).exists, "the roll call to end")
+    wait_until(files.order_path(1).exists, "the roll call to end")
     slurm_site.cluster.kill_node(lost)
     try:
         check.join(180)
@@ -88,8 +63,7 @@ def test_a_node_killed_in_the_check_is_found_and_drained(slurm_site: Any, tmp_pa
         assert (report.jobs, report.drained, report.drain_errors) == (1, [lost], [])
         assert is_drained(slurm_site, lost)
     finally:
-        slurm_site.cluster.start_node(lost)
-        bring_back(slurm_site, config, lost)
+        slurm_site.cluster.repair(timeout_s=60.0)
 
 
 def test_the_node_of_the_batch_script_is_no_exception(slurm_site: Any, tmp_path: Path) -> None:
@@ -103,7 +77,7 @@ def test_the_node_of_the_batch_script_is_no_exception(slurm_site: Any, tmp_path:
         )
     )
     check.start()
-    wait_for(CheckFiles(folder / "try_1").order_path(1).exists, "the roll call to end")
+    wait_until(CheckFiles(folder / "try_1").order_path(1).exists, "the roll call to end")
     slurm_site.cluster.kill_node(lost)
     try:
         check.join(180)
@@ -116,8 +90,7 @@ def test_the_node_of_the_batch_script_is_no_exception(slurm_site: Any, tmp_path:
         assert is_drained(slurm_site, lost)
         assert "overland nodecheck" in slurm_site.cluster.command("scontrol", "show", "node", lost)
     finally:
-        slurm_site.cluster.start_node(lost)
-        bring_back(slurm_site, config, lost)
+        slurm_site.cluster.repair(timeout_s=60.0)
 
 
 def test_unknown_nodes_are_refused(slurm_site: Any, tmp_path: Path) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,6 @@ from configs.errors import EXIT_RUN_FAILED
 from configs.events import StartEvent, StepEvent
 from configs.progress import progress_folders
 from configs.rundir import AttemptDir, RunDir
-from infra.slurm.daemons import ClusterError
 from tasks.recover.nodecheck_run import read_report
 from tests.flows.conftest import prefect_server  # noqa: F401  (a fixture)
 from tests.flows.helpers import overland, start_overland, tiny_config, wait_for
@@ -39,16 +36,6 @@ def slurm_run(
     }
     launcher = {"kind": "slurm", "nodes": nodes, "processes_per_node": 1, "slurm": slurm}
     return tiny_config(folder, launcher=launcher, **changes)
-
-
-def bring_back(site: Any, node: str) -> None:
-    """Have a node that was drained serve other tests."""
-    deadline = time.monotonic() + 60
-    while "idle" not in site.cluster.command("sinfo", "-h", "-N", "-n", node, "-o", "%t"):
-        assert time.monotonic() < deadline
-        with suppress(ClusterError):
-            site.cluster.command("scontrol", "update", f"nodename={node}", "state=resume")
-        time.sleep(0.2)
 
 
 def steps_of(attempt: AttemptDir) -> list[int]:
@@ -114,8 +101,7 @@ def test_a_lost_node_ends_the_attempt_and_the_next_one_goes_on(
         wait_for(lambda: len(run.attempts()) == 2 and steps_of(run.attempt(2)), flow, log)
         assert "DRAIN" in slurm_site.cluster.command("scontrol", "show", "node", lost)
     finally:
-        slurm_site.cluster.start_node(lost)
-        bring_back(slurm_site, lost)
+        slurm_site.cluster.repair(timeout_s=60.0)
     assert flow.wait(300) == 0, log.read_text()
     first, second = run.attempts()
     record, verdict = first.record(), first.verdict()
@@ -166,8 +152,7 @@ def test_with_too_few_nodes_left_it_goes_on_with_fewer(slurm_site: Any, tmp_path
         wait_for(lambda: len(run.attempts()) == 2 and steps_of(run.attempt(2)), flow, log)
         assert flow.wait(300) == 0, log.read_text()
     finally:
-        slurm_site.cluster.start_node(lost)
-        bring_back(slurm_site, lost)
+        slurm_site.cluster.repair(timeout_s=60.0)
     _, second = run.attempts()
     record, start = second.record(), start_of(second)
     assert record is not None

@@ -6,8 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -21,15 +19,9 @@ from tasks.evaluate.responses import read_responses
 from tasks.evaluate.score import score
 from tasks.evaluate.staging import SHARED_MEMORY
 from tasks.evaluate.times import read_times
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-
-def wait_until(true: Callable[[], object], timeout_s: float = 240.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def holder_of_last_claim(evaluation: EvaluationDir) -> int:
@@ -50,16 +42,16 @@ def test_deaths_cost_no_shard_that_is_done(run: RunDir, tiny_model: Path) -> Non
     write_heldout(run.heldout_dir, count=150)  # long enough to be killed in the middle
     evaluation = prepare_evaluation(run, tiny_model, workers=2)
     crew = subprocess.Popen(stage_command("infer", run), cwd=REPOSITORY)
-    wait_until(lambda: done(evaluation))
+    wait_until(lambda: done(evaluation), "a shard")
     worker = holder_of_last_claim(evaluation)
     os.kill(worker, signal.SIGKILL)
     before = done(evaluation)
-    wait_until(lambda: len(done(evaluation)) > len(before))
+    wait_until(lambda: len(done(evaluation)) > len(before), "one more shard")
     assert crew.poll() is None
     worker = holder_of_last_claim(evaluation)
     crew.kill()
     crew.wait()
-    wait_until(lambda: not psutil.pid_exists(worker))
+    wait_until(lambda: not psutil.pid_exists(worker), "the worker to end")
     before |= done(evaluation)
     torn = evaluation.responses_dir / ".x.jsonl.0badf00d.tmp"
     torn.write_text("{")

@@ -26,6 +26,7 @@ from tasks.recover.nodecheck_course import Course
 from tasks.recover.nodecheck_files import CheckFiles
 from tasks.recover.nodecheck_job import player_names
 from tests.flows.helpers import start_overland, tiny_config
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -70,13 +71,6 @@ def site(tmp_path: Path) -> Iterator[Site]:
         program.wait()
 
 
-def wait_for(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert time.monotonic() < deadline, f"waited too long for {what}"
-        time.sleep(0.01)
-
-
 def stop_a_probe(site: Site, name: str) -> None:
     """SIGSTOP the first process that the node starts for its next probe."""
     known = {process.pid for process in site.family(name)}
@@ -88,7 +82,7 @@ def stop_a_probe(site: Site, name: str) -> None:
                 return True
         return False
 
-    wait_for(stopped, f"a probe of {name}")
+    wait_until(stopped, f"a probe of {name}")
 
 
 def test_dead_stopped_and_broken_nodes_are_found_and_others_are_not_harmed(
@@ -100,7 +94,9 @@ def test_dead_stopped_and_broken_nodes_are_found_and_others_are_not_harmed(
         site.start(name, **({"GLOO_SOCKET_IFNAME": "nowhere0"} if name == "n2" else {}))
     course = Course(site.files, NODES, RULES, SIZE, start_timeout_s=90.0)
     assert not course.advance()
-    wait_for(lambda: len(list((site.files.folder / "round_00").glob("n*.json"))) == 7, "all nodes")
+    wait_until(
+        lambda: len(list((site.files.folder / "round_00").glob("n*.json"))) == 7, "all nodes"
+    )
     # From here on, one has lost its power, one hangs as a whole, and one's probe will hang.
     site.send("n0", signal.SIGKILL)
     site.send("n1", signal.SIGSTOP)
@@ -202,7 +198,7 @@ def test_the_command_finds_a_player_that_was_killed(tmp_path: Path) -> None:
         "nodecheck", config, *overrides, "--folder", folder, "--drain", "--json", log=log
     )
     files = CheckFiles(folder / "try_1")
-    wait_for(lambda: files.order_path(1).exists() or command.poll() is not None, "the roll call")
+    wait_until(lambda: files.order_path(1).exists() or command.poll() is not None, "the roll call")
     order = files.order(1)
     assert isinstance(order, RoundOrder), log.read_text()
     names = player_names(3)
