@@ -5,11 +5,13 @@
         ConfigError         a config file, key or value
         CorpusError         the text to train on, or its tokenizer
         RunDirectoryError   the run directory: in use, not writable, or another run's
+        SiteError           the cluster: its address, token or partitions, or what is asked of it
       RunFailedError        the run was started and failed; exit code 1
       RunStoppedError       a person has asked training to stop; exit code 75
       CheckpointError       a checkpoint is incomplete, corrupt, or another model's
       AnomalyError          training goes wrong without failing, and ends itself over it
       LaunchError           a job could not be submitted, polled or cancelled
+        JobRefusedError     the scheduler does not take it, as what it asks for is wrong
       EvaluationError       a checkpoint could not be exported, evaluated or scored
       TrackingError         MLflow could not be told about a run
       LanguageModelError    a language model gave no answer that can be used
@@ -51,6 +53,10 @@ class RunDirectoryError(InputError):
     """The run directory is in use by a live run, belongs to another run, or cannot be written."""
 
 
+class SiteError(InputError):
+    """The cluster cannot be used as the config says, or does not give what the config asks for."""
+
+
 class RunFailedError(OverlandError):
     """The run was started and failed."""
 
@@ -71,6 +77,10 @@ class AnomalyError(OverlandError):
 
 class LaunchError(OverlandError):
     """A job could not be submitted, polled or cancelled."""
+
+
+class JobRefusedError(LaunchError):
+    """The scheduler does not take the job: what it asks for is wrong. There is no job."""
 
 
 class EvaluationError(OverlandError):

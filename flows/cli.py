@@ -39,6 +39,7 @@ from flows.cli_options import Json
 from flows.cli_plan import plan
 from flows.cli_simulate import simulate
 from flows.locks import check_free
+from flows.site import check_site
 from infra import interrupt
 
 PREFECT_DEFAULTS = {
@@ -157,6 +158,7 @@ def _checked_config(path: Path, overrides: list[str] | None, *stages: str) -> Ru
     check_config(config)
     check_launchable(config)
     check_free(RunDir(config.resolved_run_dir()), *stages)
+    check_site(config, *stages)
     return config
 
 

@@ -20,6 +20,7 @@ from configs.schema import RunConfig
 from flows.locks import held, holds
 from flows.show.progress import say
 from flows.show.report import RunSummary, build_summary
+from flows.site import check_site
 from infra.track import resolve_tracking_uri, start_follower, tracking_state
 from tasks.evaluate.task import check_tasks
 from tasks.recover.task import account_goodput
@@ -92,6 +93,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
         return
     config = absolute_paths(config)  # Prefect's form and Python callers may give relative ones.
     run = check_run(config)
+    check_site(config, *stages)
     made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     with ExitStack() as stack:
         for stage in stages:
@@ -146,12 +148,17 @@ def tracked(run: RunDir, config: RunConfig) -> Iterator[None]:
     if config.tracking.enabled:
         follower = start_follower(run, config.tracking, prefect_flow_run_id=flow_run.id)
     _tracked_here.add(run.path)
+    nothing_begun = False
     try:
         yield
+    except InputError:
+        nothing_begun = not run.attempts()
+        raise
     finally:
         _tracked_here.discard(run.path)
         try:
-            write_record(run.summary_path, summarize(run, config))
+            if not nothing_begun:
+                write_record(run.summary_path, summarize(run, config))
         finally:
             if follower is not None and not follower.finish(config.tracking.flush_timeout_s):
                 say(f"MLflow has not been told everything yet: `overland track {run.path}` does it")

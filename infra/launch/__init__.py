@@ -21,3 +21,12 @@ def make_launcher(config: LauncherConfig) -> Launcher:
     from infra.launch.local import LocalLauncher
 
     return LocalLauncher()
+
+
+def require_site(config: LauncherConfig, *, begun: bool = False) -> None:
+    """Raise SiteError when no job of this config can be submitted, as far as the cluster can be asked
+    beforehand. `begun`: jobs of the run are on record, so a cluster that is away is waited for."""
+    if config.kind == "slurm":
+        from infra.launch.slurm_site import require_slurm
+
+        require_slurm(config, begun=begun)

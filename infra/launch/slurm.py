@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -18,10 +18,20 @@ from configs.files import file_lock, write_json
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus
 from infra.launch.record import read_cancel_grace_s
 from infra.launch.slurm_client import SlurmClient
-from infra.launch.slurm_errors import NoSuchJobError, SlurmError
+from infra.launch.slurm_errors import NoSuchJobError, SlurmError, in_words
 from infra.launch.slurm_jobs import JobTable, patiently
-from infra.launch.slurm_record import Ended, SlurmFiles, SlurmRecord, node_records, read, write
+from infra.launch.slurm_record import (
+    Ended,
+    NodeRecord,
+    SlurmFiles,
+    SlurmRecord,
+    have_written,
+    node_records,
+    read,
+    write,
+)
 from infra.launch.slurm_status import (
+    NOTHING_SEEN,
     ended_as,
     forgotten,
     never_starts,
@@ -36,6 +46,9 @@ from infra.launch.stacks import request_stacks
 logger = logging.getLogger(__name__)
 
 _PROLOG_WORDS = "prolog error"
+_BY_ITSELF = ("COMPLETED", "FAILED")
+_LATE_S = 5.0
+"""So late may a network file system show a job's output."""
 _CANCEL_MARGIN_S = 10.0
 """Nodes look for a request to end once a second, and Slurm cleans up after them."""
 _KILL_TIMEOUT_S = 120.0
@@ -57,8 +70,12 @@ class SlurmLauncher:
         self._submitter.check(spec)
         record = read(files.record, SlurmRecord)
         if record is None:
-            with _locked(files):
-                record = read(files.record, SlurmRecord) or self._submitter.submit(spec, files)
+            try:
+                with _locked(files):
+                    record = read(files.record, SlurmRecord) or self._submitter.submit(spec, files)
+            except LaunchError:
+                _leave_nothing(files)
+                raise
         if record.key != spec.key:
             raise LaunchError(
                 f"{files.job_dir} holds the job {record.key!r}; {spec.key!r} needs its own folder"
@@ -89,7 +106,7 @@ class SlurmLauncher:
         except NoSuchJobError:
             return self._settle(files, record, self._long_ended(files, record, cancelled))
         if job is None:
-            return JobStatus(JobState.PENDING, reason="not yet seen by Slurm")
+            return JobStatus(JobState.PENDING, reason="is not yet seen by Slurm")
         if job.final:
             return self._settle(files, record, self._just_ended(files, job, cancelled))
         if never_starts_for(
@@ -99,7 +116,9 @@ class SlurmLauncher:
             return self._settle(files, record, never_starts(job))
         if job.restarts or (job.state == "PENDING" and "REQUEUED" in job.flags):
             patiently(lambda: self._client.cancel(job.job_id), patience_s=self._patience_s)
-            return self._settle(files, record, requeued(job))
+            nodes = node_records(files, job.job_id)
+            ended = requeued(job, nodes, nodes_lost=self._any_lost(nodes))
+            return self._settle(files, record, ended)
         return _live_status(job, stale=self._table.is_away)
 
     def cancel(self, handle: JobHandle, *, grace_s: float = 10.0) -> None:
@@ -129,7 +148,9 @@ class SlurmLauncher:
         try:
             return request_stacks(handle.job_dir, status.nodes, timeout_s=timeout_s)
         except OSError as error:
-            raise LaunchError(f"the stacks of job {handle.key!r} cannot be had: {error}") from error
+            raise LaunchError(
+                f"the stacks of job {handle.key!r} cannot be had: {in_words(error)}"
+            ) from error
 
     def logs(self, handle: JobHandle) -> list[Path]:
         """Files with the launcher's and the program's output."""
@@ -174,7 +195,12 @@ class SlurmLauncher:
 
     def _just_ended(self, files: SlurmFiles, job: SlurmJob, cancelled: bool) -> Ended:
         nodes = node_records(files, job.job_id)
-        ended = ended_as(job, nodes, cancelled=cancelled)
+        unseen = job.state in _BY_ITSELF and not nodes and not _is_seen(files)
+        lost = bool(job.restarts) and self._any_lost(nodes)
+        ended = ended_as(job, nodes, cancelled=cancelled, unseen=unseen, nodes_lost=lost)
+        if unseen and ended.reason.startswith(NOTHING_SEEN) and have_written(files):
+            why = "nothing that it wrote is seen, as of earlier jobs: its nodes may have lost the storage"
+            return not_launched(job, why)
         if ended.state is JobState.CANCELLED and not (nodes or cancelled):
             # Nobody's scancel maybe: that is what becomes of a job whose node fails in its prolog.
             known = patiently(self._client.nodes, patience_s=self._patience_s)
@@ -182,6 +208,12 @@ class SlurmLauncher:
                 if node.name in job.nodes and _PROLOG_WORDS in node.reason.lower():
                     return not_launched(job, f"{node.name} was drained with {node.reason!r}")
         return ended
+
+    def _any_lost(self, nodes: Sequence[NodeRecord]) -> bool:
+        """Whether one of the nodes that have written a record has failed."""
+        if not nodes:
+            return False
+        return bool({record.node for record in nodes} & set(self.lost_nodes()))
 
     def _long_ended(self, files: SlurmFiles, record: SlurmRecord, cancelled: bool) -> Ended:
         """Of a job that slurmctld has forgotten: slurmdbd remembers it, or its nodes have left word."""
@@ -218,15 +250,16 @@ class SlurmLauncher:
                     write(files.record, current)
         except OSError as error:
             raise LaunchError(
-                f"the end of job {record.key!r} cannot be recorded: {error}"
+                f"the end of job {record.key!r} cannot be recorded: {in_words(error)}"
             ) from error
         return (current.ended or ended).status()
 
 
 def _live_status(job: SlurmJob, *, stale: bool) -> JobStatus:
     if job.state == "PENDING":
-        reason = f"waits in Slurm's queue: {job.reason}" if job.reason != "None" else ""
-        return JobStatus(JobState.PENDING, reason=reason, stale=stale)
+        where = f"the queue of partition {job.partition}" if job.partition else "Slurm's queue"
+        why = f": {job.reason}" if job.reason not in ("None", "") else ""
+        return JobStatus(JobState.PENDING, reason=f"waits in {where}{why}", stale=stale)
     return JobStatus(
         JobState.RUNNING,
         started_at=job.started_at,
@@ -237,6 +270,16 @@ def _live_status(job: SlurmJob, *, stale: bool) -> JobStatus:
     )
 
 
+def _is_seen(files: SlurmFiles) -> bool:
+    """Whether the job's output is there, which Slurm begins with. Storage may show it late."""
+    deadline = time.monotonic() + _LATE_S
+    while not files.log.is_file():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_LATE_S / 20)
+    return True
+
+
 @contextmanager
 def _locked(files: SlurmFiles) -> Iterator[None]:
     with ExitStack() as held:
@@ -244,8 +287,16 @@ def _locked(files: SlurmFiles) -> Iterator[None]:
             files.job_dir.mkdir(parents=True, exist_ok=True)
             held.enter_context(file_lock(files.lock))
         except OSError as error:
-            raise LaunchError(f"{files.job_dir} cannot be written: {error}") from error
+            raise LaunchError(f"{files.job_dir} cannot be written: {in_words(error)}") from error
         yield
+
+
+def _leave_nothing(files: SlurmFiles) -> None:
+    """Take the folder of a job away that was not submitted; not while a request may become one."""
+    if not (files.submission.exists() or files.record.exists()):
+        with suppress(OSError):  # Somebody else's files are in it.
+            files.lock.unlink(missing_ok=True)
+            files.job_dir.rmdir()
 
 
 def _read(handle: JobHandle) -> SlurmRecord:

@@ -33,6 +33,7 @@ from infra.launch.slurm_errors import (
     SlurmTokenError,
     SlurmTokenLapsedError,
     SlurmUnavailableError,
+    in_words,
 )
 from infra.launch.slurm_token import TokenSource
 from infra.launch.slurm_types import AccountedJob, JobRequest, SlurmJob, SlurmNode
@@ -195,8 +196,10 @@ class SlurmClient:
                 timeout=_SCONTROL_TIMEOUT_S,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise SlurmError(f"{program} cannot be run: {error}") from error
+        except subprocess.TimeoutExpired as error:
+            raise SlurmError(f"{program} does not end within {_SCONTROL_TIMEOUT_S:g} s") from error
+        except OSError as error:
+            raise SlurmError(f"{program} cannot be run: {in_words(error)}") from error
         if done.returncode:
             raise SlurmError(f"{program} {arguments[0]}: {(done.stderr or done.stdout).strip()}")
 
@@ -260,11 +263,10 @@ class SlurmClient:
                 return received(response, secret=token, timeout_s=_READ_TIMEOUT_S)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise SlurmUnavailableError(
-                f"slurmrestd at {self.url} cannot be reached: {error}", was_sent=False
+                f"slurmrestd at {self.url} cannot be reached: {in_words(error)}", was_sent=False
             ) from error
         except httpx.RequestError as error:
-            words = str(error) or type(error).__name__
-            raise SlurmUnavailableError(f"slurmrestd at {self.url}: {words}") from error
+            raise SlurmUnavailableError(f"slurmrestd at {self.url}: {in_words(error)}") from error
 
     def _raise_for_headers(self, response: httpx.Response) -> None:
         if response.status_code in (401, 403, 511):

@@ -74,6 +74,8 @@ class Dialect:
         derived, derived_signal = self._exit(value.get("derived_exit_code"))
         states = value["job_state"]
         state, flags = split_states([states] if isinstance(states, str) else list(states))
+        if _time(value.get("preempt_time")):  # Of this start; v0.0.38 has no flag for it.
+            flags |= {"PREEMPTED"}
         return SlurmJob(
             job_id=value["job_id"],
             comment=value.get("comment") or "",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from configs.errors import LaunchError
 
 NO_SUCH_JOB = 2017
@@ -12,6 +14,25 @@ NOTHING_FOUND = {9003}
 """slurmdbd knows no such job."""
 BAD_TOKEN = {1007, 2002, 5005}
 CONTROLLER_AWAY = {1800, 1801, 1810}
+
+ASKED_WRONGLY = {
+    2001,
+    *range(2003, 2007),
+    2008,
+    2010,
+    2012,
+    2025,
+    2041,
+    2044,
+    2050,
+    2053,
+    2069,
+    2115,
+    2119,
+    2123,
+}
+"""Numbers that blame the request, beside those that we have a sentence for."""
+_ERRNO = re.compile(r"\[Errno -?\d+\]")
 
 _SENTENCES = {
     2000: "partition {partition!r} does not exist: the server has {partitions}",
@@ -60,8 +81,24 @@ class NoSuchJobError(SlurmError):
     """The server does not know the job (any more)."""
 
 
+def is_asked_wrongly(number: int | None) -> bool:
+    """Whether the request is to blame: the same one would be refused again."""
+    return number in _SENTENCES or number in ASKED_WRONGLY
+
+
 def refusal(number: int | None, words: str, details: dict[str, object]) -> str:
     """Why a submission was refused, for people; the server's own words where we have none."""
     sentence = _SENTENCES.get(number or 0)
     own = words or f"error {number}"
     return f"{sentence.format(**details)} (Slurm: {own})" if sentence else f"Slurm: {own}"
+
+
+def in_words(error: Exception) -> str:
+    """What the system says is wrong, without its number: `Connection refused`."""
+    words = getattr(error, "strerror", None) or _ERRNO.sub("", str(error)).strip()
+    return words or type(error).__name__
+
+
+def seconds(duration_s: float) -> str:
+    """For a sentence: `900 s`, `4.2 s`."""
+    return f"{duration_s:.0f} s" if duration_s >= 10 else f"{duration_s:.2g} s"

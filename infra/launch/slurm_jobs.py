@@ -19,6 +19,7 @@ from infra.launch.slurm_errors import (
     NoSuchJobError,
     SlurmError,
     SlurmUnavailableError,
+    seconds,
 )
 from infra.launch.slurm_types import FINAL_STATES, SlurmJob
 
@@ -27,14 +28,19 @@ logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 15.0
-_FIRST_CONTACT_S = 10.0
 _SLOW_S = 1.0
 _REST_AFTER_SLOW = 3.0
 """Pauses are at least so many times as long as a slow server took to answer."""
 
 
-def patiently(ask: Callable[[], T], *, patience_s: float) -> T:
-    """What `ask` returns, once the server answers; LaunchError when it stays away for `patience_s`."""
+def patiently(
+    ask: Callable[[], T],
+    *,
+    patience_s: float,
+    log: Callable[..., None] = logger.warning,
+) -> T:
+    """What `ask` returns, once the server answers; LaunchError when it stays away for `patience_s`.
+    Each wait is logged."""
     deadline, pause_s = time.monotonic() + patience_s, _FIRST_PAUSE_S
     while True:
         try:
@@ -44,31 +50,15 @@ def patiently(ask: Callable[[], T], *, patience_s: float) -> T:
             if left_s <= 0:
                 raise gave_up(error, patience_s) from error
             pause_s = min(pause_s, left_s)
-            logger.warning("%s; asked again in %.2g s, for %.0f s at most", error, pause_s, left_s)
+            log("%s; asked again in %.2g s, for %.0f s at most", error, pause_s, left_s)
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-
-
-def first_contact(client: SlurmClient, *, patience_s: float) -> None:
-    """Have the server answer before the first job is submitted: whoever started the run still looks."""
-    if client.has_answered:
-        return
-    patience_s = min(patience_s, _FIRST_CONTACT_S)
-    try:
-        patiently(lambda: client.dialect, patience_s=patience_s)
-    except SlurmError:
-        raise
-    except LaunchError as error:
-        raise LaunchError(
-            f"Slurm has not answered for {patience_s:g} s ({error.__cause__}); no job was submitted: is "
-            "launcher.slurm.url right, and is the server up?"
-        ) from error
 
 
 def gave_up(error: SlurmUnavailableError, patience_s: float) -> LaunchError:
     """What is said when the server has been away for too long."""
     return LaunchError(
-        f"Slurm has not answered for {patience_s:g} s ({error}); jobs go on without us: start the run "
+        f"Slurm has not answered for {seconds(patience_s)} ({error}); jobs go on without us: start the run "
         "again when it is back, which finds them"
     )
 

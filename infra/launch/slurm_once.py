@@ -5,7 +5,8 @@ submitter that finds a mark without a record asks the server for a job with that
 is none sends its own request under the same mark. A request of the dead one that arrives after all is
 then a twin: it finds the claim taken and leaves, or has the claim and is the job on record.
 
-A mark is taken away only when its one request was refused: there can be no job that has it.
+A mark is taken away only when its one request was refused, or its job ended in the queue: no job that
+runs can have it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from infra.launch.slurm_errors import (
     SlurmError,
     SlurmTokenError,
     SlurmUnavailableError,
+    in_words,
 )
 from infra.launch.slurm_jobs import gave_up, patiently
 from infra.launch.slurm_record import (
@@ -119,8 +121,7 @@ class Once:
                     alone = False
             except SlurmError as error:
                 if alone:
-                    with suppress(OSError):  # Kept, the mark does no harm.
-                        files.submission.unlink(missing_ok=True)
+                    _take_away_mark(files)
                 elif (found := self._look_patiently(submission, deadline)) is not None:
                     return found
                 if isinstance(error, SlurmTokenError):
@@ -128,7 +129,7 @@ class Once:
                 raise RefusedError(str(error), error.number) from error
             else:
                 if objection is not None or not self._client.dialect.tells_objections:
-                    self._refuse_if_hopeless(files, submission, job_id, objection)
+                    self._refuse_if_hopeless(files, submission, job_id, objection, alone=alone)
                 return job_id
             if not alone and (found := self._look_patiently(submission, deadline)) is not None:
                 return found
@@ -148,7 +149,13 @@ class Once:
         return first.job_id if first is not None else None
 
     def _refuse_if_hopeless(
-        self, files: SlurmFiles, submission: Submission, job_id: int, objection: SlurmError | None
+        self,
+        files: SlurmFiles,
+        submission: Submission,
+        job_id: int,
+        objection: SlurmError | None,
+        *,
+        alone: bool,
     ) -> None:
         """A job that can never start would wait for ever."""
         try:
@@ -161,6 +168,8 @@ class Once:
         refused = (*submission.refused, job_id)
         _write_submission(files, submission.model_copy(update={"refused": refused}))
         patiently(lambda: self._client.cancel(job_id), patience_s=self._patience_s)
+        if alone:
+            _take_away_mark(files)
         words = str(objection) if objection else "the job can never start"
         number = objection.number if objection else None
         if number is None and reason.startswith("Partition"):
@@ -201,7 +210,9 @@ class Once:
             )
             write(files.record, record)
         except OSError as error:
-            raise LaunchError(f"job {submission.key!r} cannot be recorded: {error}") from error
+            raise LaunchError(
+                f"job {submission.key!r} cannot be recorded: {in_words(error)}"
+            ) from error
         return record
 
     def _comment_of(self, holder: int, submission: Submission) -> str:
@@ -220,7 +231,14 @@ def _write_submission(files: SlurmFiles, submission: Submission) -> None:
     try:
         write(files.submission, submission)
     except OSError as error:
-        raise LaunchError(f"job {submission.key!r} cannot be recorded: {error}") from error
+        raise LaunchError(
+            f"job {submission.key!r} cannot be recorded: {in_words(error)}"
+        ) from error
+
+
+def _take_away_mark(files: SlurmFiles) -> None:
+    with suppress(OSError):  # Kept, it does no harm.
+        files.submission.unlink(missing_ok=True)
 
 
 def _was_refused(job: SlurmJob, submission: Submission) -> bool:

@@ -29,6 +29,7 @@ from configs.errors import LaunchError
 from configs.files import sync_directory, write_text
 from infra.launch.base import JobHandle, JobState, JobStatus
 from infra.launch.record import JobFiles
+from infra.launch.slurm_errors import in_words
 
 COMMENT_PREFIX = "overland"
 SUBMISSION_NAME = "submission.json"
@@ -152,7 +153,7 @@ def read(path: Path, kind: type[R]) -> R | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise LaunchError(f"{path} cannot be read: {error}") from error
+        raise LaunchError(f"{path} cannot be read: {in_words(error)}") from error
     except ValidationError as error:
         raise LaunchError(
             f"{path} is not a record of the Slurm launcher: go on with the launcher that made it"
@@ -164,6 +165,13 @@ def node_records(files: SlurmFiles, job_id: int) -> list[NodeRecord]:
     found = [read(path, NodeRecord) for path in files.nodes.glob("*.json")]
     mine = [record for record in found if record is not None and record.job_id == job_id]
     return sorted(mine, key=lambda record: record.rank)
+
+
+def have_written(files: SlurmFiles) -> bool:
+    """Whether nodes have written for other jobs of the same work: attempts' folders, or those of stages,
+    lie beside each other."""
+    attempts = files.job_dir.parent.parent.glob(f"*/{files.job_dir.name}/{files.nodes.name}/*.json")
+    return any(attempts) or any(files.job_dir.parent.glob(f"*/{files.nodes.name}/*.json"))
 
 
 def claim(files: SlurmFiles, job_id: int) -> int:
@@ -188,5 +196,7 @@ def claimed(files: SlurmFiles) -> int | None:
         return int(files.claim.read_text())
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise LaunchError(f"{files.claim} cannot be read: {error}") from error
+    except OSError as error:
+        raise LaunchError(f"{files.claim} cannot be read: {in_words(error)}") from error
+    except ValueError as error:
+        raise LaunchError(f"{files.claim} holds no job number: it was edited by hand") from error

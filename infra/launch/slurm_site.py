@@ -6,11 +6,12 @@ import atexit
 import getpass
 import threading
 
-from configs.errors import LaunchError
+from configs.errors import LaunchError, SiteError
 from configs.schema import LauncherConfig
 from configs.slurm_checks import check_slurm
 from infra.launch.slurm import SlurmLauncher
 from infra.launch.slurm_client import SlurmClient
+from infra.launch.slurm_contact import check_site
 from infra.launch.slurm_jobs import JobTable
 from infra.launch.slurm_submit import Submitter
 from infra.launch.slurm_token import token_source
@@ -23,13 +24,27 @@ def slurm_launcher(config: LauncherConfig) -> SlurmLauncher:
     """The launcher of the config's site."""
     if problems := list(check_slurm(config)):
         raise LaunchError("; ".join(problems))
-    site = config.slurm
+    client, table = _shared(config)
+    submitter = Submitter(client, config)
+    return SlurmLauncher(client, table, submitter, patience_s=config.slurm.patience_s)
+
+
+def require_slurm(config: LauncherConfig, *, begun: bool) -> None:
+    """Raise SiteError when no job of this config can be submitted, as far as that can be asked; `begun`:
+    jobs of the run are on record."""
+    if problems := list(check_slurm(config)):
+        raise SiteError("\n".join(problems))
+    client, _ = _shared(config)
+    check_site(client, config.slurm, begun=begun)
+
+
+def _shared(config: LauncherConfig) -> tuple[SlurmClient, JobTable]:
+    """Of all that ask this site, in this process."""
+    key = config.slurm.model_dump_json()
     with _lock:
-        key = site.model_dump_json()
         if key not in _sites:
             _sites[key] = _make(config)
-        client, table = _sites[key]
-    return SlurmLauncher(client, table, Submitter(client, config), patience_s=site.patience_s)
+        return _sites[key]
 
 
 def _make(config: LauncherConfig) -> tuple[SlurmClient, JobTable]:

@@ -35,6 +35,7 @@ _REASONS = {
     JobState.OUT_OF_MEMORY: "a process used more memory than the job has on its node",
 }
 NEVER_SATISFIED = "DependencyNeverSatisfied"
+NOTHING_SEEN = "NothingSeen"
 _LIMITS = re.compile(
     r"Partition(?!Down|Inactive)\w+|(QOS|Assoc)(Max\w+Per(Job|Node)(Limit)?|Min\w+)|MaxMemPerLimit"
 )
@@ -42,11 +43,21 @@ _LIMITS = re.compile(
 _NODE_LIMITS = ("PartitionNodeLimit", "PartitionConfig")
 """Said also of a job that waits for nodes that are down or drained."""
 _LAUNCH_FAILURE = "JobLaunchFailure"
+_CANNOT_WRITE_SIGNAL = 53
+"""Slurm's own number for a job whose output file its node could not open."""
 _BY_ITSELF = {JobState.COMPLETED, JobState.FAILED}
 
 
-def ended_as(job: SlurmJob, nodes: Sequence[NodeRecord], *, cancelled: bool) -> Ended:
-    """How a job ended that Slurm calls final; `cancelled`: we have asked for its end."""
+def ended_as(
+    job: SlurmJob,
+    nodes: Sequence[NodeRecord],
+    *,
+    cancelled: bool,
+    unseen: bool = False,
+    nodes_lost: bool = True,
+) -> Ended:
+    """How a job ended that Slurm calls final; `cancelled`: we have asked for its end; `unseen`: nothing of
+    it is on the storage here; `nodes_lost`: as for :func:`requeued`."""
     state = _STATES.get(job.state)
     if state is None and _OOM_EXIT_CODE in (job.exit_code, job.derived_exit_code):
         state = JobState.OUT_OF_MEMORY
@@ -55,10 +66,12 @@ def ended_as(job: SlurmJob, nodes: Sequence[NodeRecord], *, cancelled: bool) -> 
         state, reason = JobState.CANCELLED, "cancelled"
     elif state is not JobState.CANCELLED and _was_requeued(job, nodes):
         # What the nodes have left is of the first time.
-        again = requeued(job)
+        again = requeued(job, nodes, nodes_lost=nodes_lost)
         return again.model_copy(update={"started_at": _started_at(job, nodes)})
     elif job.exit_code == EXIT_NOT_MINE and not nodes:
         state, reason = JobState.NODE_FAIL, "another job had its folder"
+    elif state is None and unseen and _is_storages_fault(job):
+        return nothing_seen(job)
     elif state is None and job.reason == _LAUNCH_FAILURE and not nodes:
         return not_launched(job, f"Slurm says {_LAUNCH_FAILURE}")
     ended = by_nodes(nodes)
@@ -135,14 +148,35 @@ def not_launched(job: SlurmJob, why: str) -> Ended:
     )
 
 
-def requeued(job: SlurmJob) -> Ended:
-    """How a job ended that Slurm has put back into its queue."""
+def nothing_seen(job: SlurmJob) -> Ended:
+    """How a job ended that ran, and has left nothing where it was told to."""
     return Ended(
-        state=JobState.PREEMPTED if "PREEMPTED" in job.flags else JobState.NODE_FAIL,
+        state=JobState.FAILED,
+        started_at=job.started_at,
+        ended_at=job.ended_at,
+        nodes=job.nodes,
+        reason=(
+            f"{NOTHING_SEEN}: nothing that the job wrote is seen here: the run directory and Python's "
+            "environment must be on storage that all nodes share, and that the job's user can write to"
+        ),
+    )
+
+
+def requeued(job: SlurmJob, nodes: Sequence[NodeRecord] = (), *, nodes_lost: bool = True) -> Ended:
+    """How a job ended that Slurm has put back into its queue.
+
+    v0.0.38 tells of a preemption only as long as the job is being ended. Later, one whose programs have all
+    been told to end, on nodes of which none is lost (`nodes_lost`), was not put back for a node's sake.
+    """
+    told = [record.state is JobState.CANCELLED for record in nodes]
+    preempted = "PREEMPTED" in job.flags or (bool(told) and all(told) and not nodes_lost)
+    why = "it was preempted" if preempted else "a node failed, or it was preempted"
+    return Ended(
+        state=JobState.PREEMPTED if preempted else JobState.NODE_FAIL,
         started_at=None,
         ended_at=None,
-        nodes=job.nodes,
-        reason="Slurm has put the job back into its queue: a node failed, or it was preempted",
+        nodes=job.nodes or tuple(record.node for record in nodes),
+        reason=f"Slurm has put the job back into its queue: {why}",
     )
 
 
@@ -163,6 +197,11 @@ def by_nodes(nodes: Sequence[NodeRecord]) -> Ended | None:
         ended_at=first.ended_at,
         reason=first.reason,
     )
+
+
+def _is_storages_fault(job: SlurmJob) -> bool:
+    """Whether a job of which nothing is seen did start: else its node could not, which is another matter."""
+    return job.reason != _LAUNCH_FAILURE or job.signal == _CANNOT_WRITE_SIGNAL
 
 
 def _was_requeued(job: SlurmJob, nodes: Sequence[NodeRecord]) -> bool:

@@ -6,13 +6,14 @@ import math
 from contextlib import suppress
 from pathlib import Path
 
-from configs.errors import LaunchError
+from configs.errors import JobRefusedError, LaunchError
 from configs.schema import LauncherConfig
 from infra.launch.base import JobSpec
 from infra.launch.slurm_client import SlurmClient
+from infra.launch.slurm_contact import first_contact
 from infra.launch.slurm_environment import job_environment
-from infra.launch.slurm_errors import SlurmError, refusal
-from infra.launch.slurm_jobs import first_contact, patiently
+from infra.launch.slurm_errors import SlurmError, is_asked_wrongly, refusal
+from infra.launch.slurm_jobs import patiently
 from infra.launch.slurm_once import Once, RefusedError
 from infra.launch.slurm_record import SlurmFiles, SlurmRecord, Submission
 from infra.launch.slurm_script import render
@@ -64,7 +65,8 @@ class Submitter:
             return self._once.submit(spec, files, request_of)
         except RefusedError as error:
             why = self._why(requests[-1], error)
-            raise LaunchError(f"job {spec.key!r} was refused: {why}") from error
+            kind = JobRefusedError if is_asked_wrongly(error.number) else LaunchError
+            raise kind(f"job {spec.key!r} was refused: {why}") from error
 
     def adopt(self, files: SlurmFiles) -> SlurmRecord | None:
         """The job of a submitter that died before it had recorded it. Hold the folder's lock."""

@@ -71,13 +71,22 @@ def token_source(file: Path | None, command: Sequence[str]) -> TokenSource:
 def _read_file(path: Path) -> str:
     try:
         mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):
+            kind = "a folder" if stat.S_ISDIR(mode) else "no plain file"
+            raise SlurmTokenError(f"{path} is {kind}: name a file that holds a token")
         if mode & _OTHERS:
             raise SlurmTokenError(
                 f"{path} can be read by others (mode {stat.S_IMODE(mode):o}): chmod 600 {path}"
             )
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SlurmTokenError(f"the token in {path} cannot be read: {error}") from None
+        return path.read_text(errors="replace")
+    except FileNotFoundError:
+        raise SlurmTokenError(
+            f"{path}, which should hold a token, does not exist: "
+            f"`(umask 077; scontrol token lifespan=86400 > {path})` makes it"
+        ) from None
+    except OSError as error:
+        words = error.strerror or "it gives an error"
+        raise SlurmTokenError(f"the token in {path} cannot be read: {words}") from None
 
 
 def _run(command: Sequence[str]) -> str:
@@ -95,7 +104,8 @@ def _run(command: Sequence[str]) -> str:
             f"the token command {command[0]} does not end within {_COMMAND_TIMEOUT_S:g} s"
         ) from None
     except OSError as error:
-        raise SlurmTokenError(f"the token command {command[0]} cannot be run: {error}") from None
+        words = error.strerror or "it gives an error"
+        raise SlurmTokenError(f"the token command {command[0]} cannot be run: {words}") from None
     if done.returncode:
         # Its output may hold the token.
         raise SlurmTokenError(f"the token command {command[0]} ended with {done.returncode}")

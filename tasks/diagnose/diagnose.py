@@ -43,6 +43,7 @@ from tasks.diagnose.endings import (
     verdict_on_success,
 )
 from tasks.diagnose.findings import Finding
+from tasks.diagnose.launcher_words import verdict_on_launchers_word
 from tasks.diagnose.learned_verdict import with_learned_rules
 from tasks.diagnose.logs import LogLine, attempt_log_files
 from tasks.diagnose.place import TIMEOUTS, names_a_peer, node_of, one_host, rank_of, stuck_ranks
@@ -61,7 +62,6 @@ _CLASS_OF_STATE = {
     "NODE_FAIL": "NodeFailure",
     "CANCELLED": "SlurmCancelled",
 }
-_NEVER_STARTS = ("FAILED DependencyNeverSatisfied", "FAILED NeverStarts")
 _CONFIDENCE = {"decisive": 0.95, "cause": 0.85, "effect": 0.6}
 _EXCEPTION_CONFIDENCE = 0.8
 _ASIDE_CONFIDENCE = 0.4
@@ -131,14 +131,8 @@ def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
     state = record.reason.partition(" ")[0]
     if record.outcome == "cancelled":
         state = "CANCELLED"
-    if record.reason.startswith(_NEVER_STARTS):
-        return make_verdict(
-            "ArgumentError",
-            method="launcher",
-            confidence=0.95,
-            evidence=[f"launcher: {record.reason}"],
-            mitigation="Look after the jobs that launcher.slurm.dependency names, or ask for less.",
-        )
+    if (verdict := verdict_on_launchers_word(record)) is not None:
+        return verdict
     if state not in _CLASS_OF_STATE:
         return None
     return make_verdict(

@@ -1,14 +1,10 @@
-"""Prefect tasks of the pretrain stage: begin an attempt, and watch it to its end.
-
-The attempt's folder is the state. Its config is written first, then the job is submitted under the
-folder's name as key, then the record is written: a flow that is killed between any two of these and
-started again finds the job, or submits it, but never has two.
-"""
+"""Prefect tasks of the pretrain stage: begin an attempt (:mod:`tasks.train.task_begin`), and watch it to
+its end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -19,21 +15,28 @@ from prefect.logging import get_run_logger
 
 from configs.errors import LaunchError
 from configs.events import CheckpointEvent
-from configs.files import write_text
 from configs.records import AttemptRecord
 from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
 from configs.stacks import RankStack
 from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
-from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
+from infra.launch.base import JobHandle, JobState, JobStatus, Launcher
+from infra.launch.news import JobNews, Say
 from tasks.train.liveness import Liveness
-from tasks.train.outcome import JobEnd, end_of, is_saved, made_steps, outcome_of, saved_step
+from tasks.train.outcome import JobEnd, end_of, made_steps, outcome_of, saved_step
 from tasks.train.removal import remove_unneeded_checkpoints
 from tasks.train.stop import STOP_FILE
 from tasks.train.storage import require_storage
+from tasks.train.task_begin import begin_attempt, new_record
 
-__all__ = ["STOP_FILE", "remove_unneeded_checkpoints", "require_storage", "saved_step"]
+__all__ = [
+    "STOP_FILE",
+    "begin_attempt",
+    "remove_unneeded_checkpoints",
+    "require_storage",
+    "saved_step",
+]
 
 POLL_INTERVAL_S = 0.5
 STACKS_TIMEOUT_S = 30.0
@@ -43,90 +46,20 @@ CHECKPOINT_COMMITTED = "overland.checkpoint.committed"
 """Prefect event that deployments can be triggered by; its resource is the checkpoint's folder."""
 
 
-@task(name="begin-attempt", cache_policy=NO_CACHE)
-def begin_attempt(config: RunConfig, exclude: Sequence[str] = ()) -> int | None:
-    """Number of the attempt to watch: the last one if it may still run, else a new one, which does
-    without the nodes `exclude`.
-
-    None when training is finished, and its last checkpoint still there.
-    """
-    raise_if_interrupted()
-    run = RunDir(config.resolved_run_dir())
-    attempts = run.attempts()
-    if not attempts:
-        return _start(config, run.attempt(1), exclude)
-    last = attempts[-1]
-    record = last.record()
-    if record is None:
-        # The flow was killed around the submission; the key tells whether the job exists.
-        return _start(config, last, exclude)
-    if record.outcome is None:
-        get_run_logger().info("attempt %d is picked up again", last.number)
-        return last.number
-    if record.outcome == "completed":
-        if is_saved(run, config.train.steps):
-            return None
-        get_run_logger().warning(
-            "attempt %d was complete, but the checkpoint of step %d is not there any more, or is not "
-            "whole: training goes on from step %d",
-            last.number,
-            config.train.steps,
-            saved_step(run),
-        )
-    return _start(config, run.attempt(last.number + 1), exclude)
-
-
-def _start(config: RunConfig, attempt: AttemptDir, exclude: Sequence[str]) -> int:
-    launcher = make_launcher(config.launcher)
-    handle = launcher.find(attempt.job_dir)
-    if handle is None:
-        write_text(attempt.config_path, config.model_dump_json(indent=2) + "\n")
-        handle = launcher.submit(_job(config, attempt, exclude))
-    write_record(attempt.record_path, _new_record(attempt, handle))
-    get_run_logger().info("attempt %d is job %s", attempt.number, handle.job_id)
-    return attempt.number
-
-
-def _new_record(attempt: AttemptDir, handle: JobHandle) -> AttemptRecord:
-    return AttemptRecord(
-        number=attempt.number,
-        key=handle.key,
-        job_id=handle.job_id,
-        submitted_at=handle.submitted_at,
-    )
-
-
-def _job(config: RunConfig, attempt: AttemptDir, exclude: Sequence[str]) -> JobSpec:
-    run_dir = config.resolved_run_dir()
-    return JobSpec(
-        key=str(attempt.path),
-        name=f"{config.name}-train-{attempt.number:03d}",
-        argv=("-m", "tasks.train.job", str(run_dir), "--attempt", str(attempt.number)),
-        job_dir=attempt.job_dir,
-        # A folder of the user's that is called configs/ or tasks/ is not ours.
-        environment={"PYTHONSAFEPATH": "1"},
-        distributed=True,
-        nodes=config.launcher.nodes,
-        processes_per_node=config.launcher.processes_per_node,
-        grace_s=config.recovery.stop_grace_s,
-        exclude_nodes=tuple(exclude),
-        dependency=_dependency(config),
-    )
-
-
-def _dependency(config: RunConfig) -> str | None:
-    """Once training has begun it has been met, and Slurm may have forgotten the jobs that it names."""
-    begun = any(attempt.events() for attempt in RunDir(config.resolved_run_dir()).attempts())
-    return None if begun or config.launcher.kind != "slurm" else config.launcher.slurm.dependency
-
-
 @task(name="watch-attempt", cache_policy=NO_CACHE)
 def watch_attempt(
-    config: RunConfig, number: int, *, announce: bool, restarted: bool = False
+    config: RunConfig,
+    number: int,
+    *,
+    announce: bool,
+    restarted: bool = False,
+    say: Say | None = None,
+    flow_started_at: float = 0.0,
 ) -> AttemptRecord:
     """Wait for the attempt's end, end it when it hangs, and write how it ended.
 
-    `restarted`: a server has started the flow again, not a person.
+    `restarted`: a server has started the flow again, not a person. `say` tells whoever looks on what
+    becomes of the job; one that was submitted before `flow_started_at` is picked up again.
 
     `announce` emits a Prefect event for every committed checkpoint, for deployments to react to.
     An interrupt from the keyboard cancels the job, which may save before it leaves; a flow that dies
@@ -148,13 +81,32 @@ def watch_attempt(
         # While no flow watched, somebody ended it, or the machine went down: who starts the run
         # again wants it to go on. A server wants nothing, and a scancel is a person's word.
         return _end(run, attempt, record, status, cancelled="cancelled while no flow watched")
+    tell = _teller(say)
+    news = JobNews(f"job {handle.job_id}", tell, was_there=handle.submitted_at < flow_started_at)
+    see = news.see if config.launcher.kind == "slurm" else _ignore
     try:
-        status = _watch(config, attempt, launcher, handle, announce)
+        status = _watch(config, attempt, launcher, handle, announce, see)
     except KeyboardInterrupt:
         with held_off():
-            _cancel(config, attempt, record, launcher, handle, why="interrupted from the keyboard")
+            _end_for_person(config, attempt, record, launcher, handle, tell)
         raise
     return _end(run, attempt, attempt.record() or record, status)
+
+
+def _teller(say: Say | None) -> Say:
+    """Tells the log, and whoever looks on."""
+    logger = get_run_logger()
+
+    def tell(text: str) -> None:
+        logger.info("%s", text)
+        if say is not None:
+            say(text)
+
+    return tell
+
+
+def _ignore(status: JobStatus) -> None:
+    """On one machine a job starts at once."""
 
 
 def _watch(
@@ -163,6 +115,7 @@ def _watch(
     launcher: Launcher,
     handle: JobHandle,
     announce: bool,
+    see: Callable[[JobStatus], None],
 ) -> JobStatus:
     """Poll until the job has ended, by itself or because it hung."""
     liveness = Liveness(config, last_sign_of_life=time.monotonic())
@@ -170,6 +123,7 @@ def _watch(
     while True:
         raise_if_interrupted()
         status = launcher.poll(handle)
+        see(status)
         events, offset_bytes = attempt.events_from(offset_bytes)
         for event in events:
             liveness.see(event, now=time.monotonic())
@@ -242,9 +196,28 @@ def cancel_attempt(config: RunConfig, *, why: str) -> None:
     handle = launcher.find(attempts[-1].job_dir) if attempts else None
     if handle is None:
         return
-    record = attempts[-1].record() or _new_record(attempts[-1], handle)
+    record = attempts[-1].record() or new_record(attempts[-1], handle)
     if record.outcome is None:
         _cancel(config, attempts[-1], record, launcher, handle, why=why)
+
+
+def _end_for_person(
+    config: RunConfig,
+    attempt: AttemptDir,
+    record: AttemptRecord,
+    launcher: Launcher,
+    handle: JobHandle,
+    tell: Say,
+) -> None:
+    """End the job after a Ctrl-C, which leaves it time to save, and say so meanwhile."""
+    grace_s = config.recovery.stop_grace_s
+    tell(f"interrupted: job {handle.job_id} is told to end, and has up to {grace_s:.0f} s to save")
+    try:
+        _cancel(config, attempt, record, launcher, handle, why="interrupted from the keyboard")
+    except LaunchError as error:
+        tell(f"job {handle.job_id} may go on, as its end was not seen: {error}")
+    else:
+        tell(f"job {handle.job_id} has ended")
 
 
 def _cancel(

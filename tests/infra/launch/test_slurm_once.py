@@ -288,9 +288,10 @@ def test_the_first_contact_fails_fast_and_later_ones_wait(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from infra.launch import slurm_jobs
+    from infra.launch import slurm_contact
 
-    monkeypatch.setattr(slurm_jobs, "_FIRST_CONTACT_S", 0.2)
+    monkeypatch.setattr(slurm_contact, "FIRST_CONTACT_S", 0.2)
+    caplog.set_level("INFO")
 
     def away(request: httpx.Request) -> httpx.Response | None:
         raise httpx.ConnectError("refused")

@@ -12,7 +12,7 @@ from job_helpers import is_running, log_text, python_job, slurm_config, wait_for
 
 from infra.launch import make_launcher
 from infra.launch.base import JobState, Launcher
-from infra.launch.slurm_record import SlurmFiles
+from infra.launch.slurm_record import SlurmFiles, node_records
 from tests.infra.conftest import SlurmSite, bring_up
 from tests.waiting import wait_until
 
@@ -33,9 +33,10 @@ def requeueing_site() -> Iterator[SlurmSite]:
 
 
 @pytest.mark.parametrize("looked_at", ["while it waits", "when it has left"])
-def test_a_requeued_job_is_a_lost_node(
+def test_a_job_that_was_requeued_by_hand_gave_way(
     requeueing_site: Any, tmp_path: Path, looked_at: str
 ) -> None:
+    """Its programs were told to end, and its node works: it is no lost node."""
     launcher: Launcher = make_launcher(slurm_config(requeueing_site))
     handle = launcher.submit(python_job(tmp_path / "job", RUNS, str(tmp_path / "pids"), "600"))
     (pid,) = wait_for_pids(tmp_path / "pids", 1)
@@ -49,8 +50,13 @@ def test_a_requeued_job_is_a_lost_node(
             "its second start",
         )
         assert "left to a new job" in log_text(launcher, handle)
+    files = SlurmFiles(handle.job_dir)
+    wait_until(
+        lambda: all(n.state.final for n in node_records(files, int(handle.job_id))),
+        "its node's word",
+    )
     status = wait_for_end(launcher, handle)
-    assert status.state is JobState.NODE_FAIL
+    assert status.state is JobState.PREEMPTED
     assert "back into its queue" in status.reason
     wait_until(lambda: not is_running(pid), "the end of its first start")
     assert wait_for_pids(tmp_path / "pids", 1) == [pid], "it has not run again"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -87,9 +88,16 @@ def test_what_is_wrong_is_said_without_the_token(
 
 
 def test_a_missing_file_and_failing_commands(tmp_path: Path) -> None:
-    with pytest.raises(SlurmTokenError, match="cannot be read"):
+    with pytest.raises(SlurmTokenError, match=r"none, which should .*does not exist: .*umask 077"):
         token_source(tmp_path / "none", ()).token()
-    with pytest.raises(SlurmTokenError, match="cannot be run"):
+    with pytest.raises(SlurmTokenError, match=f"{tmp_path} is a folder: name a file"):
+        token_source(tmp_path, ()).token()
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    with pytest.raises(SlurmTokenError, match="pipe is no plain file"):
+        token_source(tmp_path / "pipe", ()).token()
+    with pytest.raises(SlurmTokenError, match="cannot be read: Not a directory"):
+        token_source(token_file(tmp_path, "") / "token", ()).token()
+    with pytest.raises(SlurmTokenError, match=r"cannot be run: No such file or directory$"):
         token_source(None, ("/no/such/program",)).token()
     failing = (sys.executable, "-c", "import sys; print('a.b.secret'); sys.exit(3)")
     with pytest.raises(SlurmTokenError, match="ended with 3") as caught:

@@ -63,6 +63,7 @@ def test_a_completed_attempt_has_no_failure_whatever_its_logs_say(tmp_path: Path
         ),
         ("FAILED DependencyNeverSatisfied: a job has failed", "ArgumentError", "fix_by_user"),
         ("FAILED NeverStarts: QOSMaxNodePerJobLimit: too much", "ArgumentError", "fix_by_user"),
+        ("FAILED NothingSeen: put it on storage", "FileNotFoundError", "fix_by_user"),
         ("CANCELLED cancelled", "SlurmCancelled", "none"),
     ],
 )

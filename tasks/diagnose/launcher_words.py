@@ -1,0 +1,34 @@
+"""What a launcher knows for certain of a job that has left nothing to read: it begins its reason with a
+word for that."""
+
+from __future__ import annotations
+
+from configs.records import AttemptRecord, Verdict
+from tasks.diagnose.verdicts import make_verdict
+
+_LESS = "Look after the jobs that launcher.slurm.dependency names, or ask for less."
+_SHARED = (
+    "Put the run directory on storage that all nodes share and the job's user can write to: "
+    "`overland doctor --config CONFIG` checks that."
+)
+_WORDS = {
+    "FAILED DependencyNeverSatisfied": ("ArgumentError", _LESS),
+    "FAILED NeverStarts": ("ArgumentError", _LESS),
+    "FAILED NothingSeen": ("FileNotFoundError", _SHARED),
+}
+
+
+def verdict_on_launchers_word(record: AttemptRecord) -> Verdict | None:
+    """The verdict by the launcher's own word, which its sentence follows; None without one."""
+    word, _, sentence = record.reason.partition(": ")
+    if word not in _WORDS:
+        return None
+    failure_class, mitigation = _WORDS[word]
+    verdict = make_verdict(
+        failure_class,
+        method="launcher",
+        confidence=0.95,
+        evidence=[f"launcher: {record.reason}"],
+        mitigation=mitigation,
+    )
+    return verdict.model_copy(update={"root_cause_text": sentence})
