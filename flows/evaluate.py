@@ -19,6 +19,7 @@ from configs.schema import RunConfig
 from flows.cancellation import end_evaluations
 from flows.locks import first_in_line, is_training
 from flows.session import config_of, is_from_server, open_run, tracked
+from flows.show.progress import say
 from infra.interrupt import held_off
 from tasks.evaluate.task import (
     Ahead,
@@ -68,7 +69,9 @@ def _evaluate(
             turns = iter(steps) if steps else _turns(config, run)
             with _ahead(config, lambda: next(turns, None)) as ahead:
                 while (step := ahead.take() or next(turns, None)) is not None:
-                    scores = evaluate_checkpoint(config, step, meanwhile=ahead.beside(step))
+                    scores = evaluate_checkpoint(
+                        config, step, meanwhile=ahead.beside(step), say=say
+                    )
                     scored[step] = scores is not None
                     watch_scores(config)
         remove_unneeded_checkpoints(config)
@@ -101,7 +104,7 @@ def evaluate_as_committed(config: RunConfig, following: Following) -> None:
             was_over = over.is_set()
             if (step := ahead.take() or choose()) is not None:
                 try:
-                    evaluate_checkpoint(config, step, following.stop, ahead.beside(step))
+                    evaluate_checkpoint(config, step, following.stop, ahead.beside(step), say)
                 except EvaluationCancelled:
                     get_run_logger().warning("evaluation of step %d was cancelled", step)
                 watch_scores(config)

@@ -14,6 +14,7 @@ from configs.schema import RunConfig
 from flows.cancellation import end_training
 from flows.locks import holds
 from flows.session import is_restarted, open_run, tracked
+from flows.show.progress import say
 from tasks.data.task import prepared_data
 from tasks.diagnose.task import diagnose, learn_from_logs
 from tasks.recover.task import check_suspects, decide_action, plan_attempt
@@ -52,7 +53,14 @@ def pretrain(config: RunConfig) -> None:
             while number is not None:
                 # Whoever evaluates beside this flow sees the commits; deployments need the event.
                 announce = not holds(run, "evaluate")
-                record = watch_attempt(used, number, announce=announce, restarted=is_restarted())
+                record = watch_attempt(
+                    used,
+                    number,
+                    announce=announce,
+                    restarted=is_restarted(),
+                    say=say,
+                    flow_started_at=started_at,
+                )
                 if record.outcome == "failed":
                     recover(config, run, number)
                 elif record.outcome == "stopped":
@@ -86,7 +94,7 @@ def recover_last_attempt(config: RunConfig, run: RunDir) -> None:
 def recover(config: RunConfig, run: RunDir, number: int) -> None:
     """Diagnose a failed attempt and act: wait and return for a restart, raise to stop."""
     verdict = diagnose(config, number)
-    check_suspects(config, number, verdict)
+    check_suspects(config, number, verdict, say)
     action = decide_action(config, number)
     if action.stop:
         raise RunFailedError(

@@ -64,12 +64,14 @@ def evaluate_checkpoint(
     step: int,
     stop: threading.Event | None = None,
     meanwhile: Callable[[], None] = lambda: None,
+    say: Say = lambda text: None,
 ) -> EvaluationScores | None:
     """Score one committed checkpoint; None when that failed (failure.json says why).
 
     A failed evaluation is a fact about the checkpoint, not an error of the run. `stop` cancels the
-    stage that runs; `meanwhile` is called now and then. Scores that are there stay, unless the
-    checkpoint was saved again since: to evaluate anew, remove the evaluation's folder.
+    stage that runs; `meanwhile` is called now and then; `say` tells whoever looks on that a job waits.
+    Scores that are there stay, unless the checkpoint was saved again since: to evaluate anew, remove the
+    evaluation's folder.
     """
     evaluation = RunDir(config.resolved_run_dir()).evaluation(step)
     if (scores := evaluation.scores()) is not None:
@@ -81,7 +83,7 @@ def evaluate_checkpoint(
             raise EvaluationCancelled
 
     try:
-        work = work_on(config, step, make_launcher(config.launcher), get_run_logger().warning)
+        work = work_on(config, step, make_launcher(config.launcher), get_run_logger().warning, say)
         with in_charge(evaluation, wait):
             if (scores := evaluation.scores()) is None:  # nobody has scored it meanwhile
                 scores = _evaluated(work, halt, meanwhile)
@@ -120,6 +122,7 @@ def evaluate_on(launcher: LauncherConfig, evaluation: EvaluationDir, say: Say) -
         launch=launcher,
         launcher=make_launcher(launcher),
         warn=say,
+        say=say,
     )
     return evaluated(
         evaluation, say, lambda look: run_stages(work, stages_left(work), threading.Event(), look)

@@ -20,12 +20,15 @@ from configs.rundir import EvaluationDir, RunDir
 from configs.schema import EvaluateConfig, LauncherConfig, RunConfig
 from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
+from infra.launch.news import JobNews, Say
 from tasks.evaluate.devices import SLOTS_VARIABLE
 from tasks.evaluate.infer import is_inferred
 from tasks.evaluate.plan import devices_of, inputs_sha256, worker_names
 
 POLL_INTERVAL_S = 0.25
 _LOG_TAIL_BYTES = 4096
+_LONG_WAIT_S = 10.0
+"""Of a job in a queue, which is worth a word."""
 _NOT_ITS_FAULT = (JobState.PREEMPTED, JobState.NODE_FAIL)
 _RESUBMISSIONS = 20
 """Of a job that gave way to training, say, which happens more than once in a long run."""
@@ -35,6 +38,10 @@ STAGES = {
     "infer": "tasks.evaluate.infer",
     "score": "tasks.evaluate.score",
 }
+
+
+def _to_nobody(text: str) -> None:
+    """Where nobody looks on."""
 
 
 class EvaluationCancelled(Exception):  # noqa: N818  (no error: somebody wanted it)
@@ -62,13 +69,21 @@ class Work:
     launch: LauncherConfig
     launcher: Launcher
     warn: Callable[[str], None]
+    say: Say = _to_nobody
+    """Tells whoever looks on that a job waits."""
 
     @property
     def on_slurm(self) -> bool:
         return self.launch.kind == "slurm"
 
 
-def work_on(config: RunConfig, step: int, launcher: Launcher, warn: Callable[[str], None]) -> Work:
+def work_on(
+    config: RunConfig,
+    step: int,
+    launcher: Launcher,
+    warn: Callable[[str], None],
+    say: Say = _to_nobody,
+) -> Work:
     """The work on a run's checkpoint."""
     run_dir = config.resolved_run_dir()
     return Work(
@@ -79,6 +94,7 @@ def work_on(config: RunConfig, step: int, launcher: Launcher, warn: Callable[[st
         launch=config.launcher,
         launcher=launcher,
         warn=warn,
+        say=say,
     )
 
 
@@ -117,13 +133,13 @@ def run_stages(
             handles[stage] = begin_stage(work, stage, handles.get("infer"))
         inferred_at = time.time()
         for stage in stages:
-            status = _wait(work.launcher, handles[stage], stop, meanwhile)
+            status = _wait(work, stage, handles[stage], stop, meanwhile)
             for _ in range(_RESUBMISSIONS):
                 if not gave_way(stage, status, inferred_at, work.settings.timeout_s):
                     break
                 work.warn(f"the {stage} job is submitted again: {status.reason or status.state}")
                 handles[stage] = _submit(work, stage, None)
-                status = _wait(work.launcher, handles[stage], stop, meanwhile)
+                status = _wait(work, stage, handles[stage], stop, meanwhile)
             if status.state is not JobState.COMPLETED and not _is_done(work, stage):
                 raise StageError(stage, _what_failed(work.launcher, handles[stage], status))
             inferred_at = status.ended_at or time.time()
@@ -248,11 +264,19 @@ def cancel_jobs(launcher: Launcher, evaluation: EvaluationDir, *stages: str) -> 
 
 
 def _wait(
-    launcher: Launcher, handle: JobHandle, stop: threading.Event, meanwhile: Callable[[], None]
+    work: Work,
+    stage: str,
+    handle: JobHandle,
+    stop: threading.Event,
+    meanwhile: Callable[[], None],
 ) -> JobStatus:
     """Wait for the job's end, unless it is to `stop`, or an interrupt comes from the keyboard."""
-    while not (status := launcher.poll(handle)).state.final:
+    what = f"job {handle.job_id} ({work.name.format(stage=stage)})"
+    news = JobNews(what, work.say, settle_s=_LONG_WAIT_S, starts=False)
+    while not (status := work.launcher.poll(handle)).state.final:
         raise_if_interrupted()
+        if work.on_slurm:
+            news.see(status)
         meanwhile()
         if stop.wait(POLL_INTERVAL_S):
             raise EvaluationCancelled
@@ -266,5 +290,6 @@ def _what_failed(launcher: Launcher, handle: JobHandle, status: JobStatus) -> st
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
             lines += file.read().decode(errors="replace").splitlines()
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    said = said or status.reason or "no output"
     return f"{said.removeprefix('error: ')} ({status.state}, see {handle.job_dir})"

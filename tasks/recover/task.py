@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,26 +18,27 @@ from configs.rundir import AttemptDir, RunDir, write_record
 from configs.schema import RunConfig
 from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch import make_launcher
-from infra.launch.base import JobSpec, JobState, Launcher
+from infra.launch.news import Say
 from tasks.recover.fewer_nodes import on_fewer_nodes
 from tasks.recover.goodput import compute_goodput
 from tasks.recover.node_history import lemons, remember, still_excluded
-from tasks.recover.nodecheck_files import CheckFiles
-from tasks.recover.nodecheck_job import player_names
-from tasks.recover.nodecheck_run import JobView, end_quietly, read_report, run_check
+from tasks.recover.nodecheck_run import end_quietly, read_report, run_check
 from tasks.recover.place import listed
 from tasks.recover.policy import attempt_history, decide
 from tasks.recover.rollback import ground_of
+from tasks.recover.task_check import LauncherJobs, usable_nodes
 
-_JOB_MODULE = "tasks.recover.nodecheck_job"
 _WAIT_INTERVAL_S = 15.0
 _SUSPICIOUS = ("CUDAError", "NCCLTimeoutError", "NCCLRemoteError")
 """Classes that blame no node but may well come from one."""
 
 
 @task(name="check-nodes", cache_policy=NO_CACHE)
-def check_suspects(config: RunConfig, number: int, verdict: Verdict) -> NodeCheckReport | None:
-    """Check the nodes of a failed attempt when its failure may come from one of them; None: no need."""
+def check_suspects(
+    config: RunConfig, number: int, verdict: Verdict, say: Say | None = None
+) -> NodeCheckReport | None:
+    """Check the nodes of a failed attempt when its failure may come from one of them; None: no need.
+    `say` tells whoever looks on how the check's job stands."""
     run = RunDir(config.resolved_run_dir())
     attempt = run.attempt(number)
     record = attempt.record()
@@ -52,7 +52,12 @@ def check_suspects(config: RunConfig, number: int, verdict: Verdict) -> NodeChec
         get_run_logger().info("attempt %d: its nodes are checked", number)
         left_out = [node for node in _left_out(config, run) if node not in record.nodes]
         report = check_nodes(
-            config, folder, record.nodes, spare_nodes=settings.spare_nodes, exclude=left_out
+            config,
+            folder,
+            record.nodes,
+            spare_nodes=settings.spare_nodes,
+            exclude=left_out,
+            say=say,
         )
         get_run_logger().info("attempt %d: %s", number, _words(report))
     if wanted:
@@ -72,14 +77,18 @@ def check_nodes(
     *,
     spare_nodes: int = 0,
     exclude: Sequence[str] = (),
+    say: Say | None = None,
 ) -> NodeCheckReport:
     """Check nodes in a job of its own, with spare ones but for `exclude`; also goes on with a check that
-    was interrupted in this folder."""
-    jobs = _Jobs(config, make_launcher(config.launcher), str(folder), spare_nodes, tuple(exclude))
+    was interrupted in this folder. `say` tells whoever looks on how the job stands."""
+    launcher = make_launcher(config.launcher)
+    jobs = LauncherJobs(config, launcher, str(folder), spare_nodes, tuple(exclude), say)
     try:
         return run_check(jobs, folder, nodes, config.recovery.node_check)
     except KeyboardInterrupt:
         with held_off():
+            if say is not None:
+                say("interrupted: the node check's job is ended")
             end_quietly(jobs, folder)
         raise
 
@@ -89,86 +98,12 @@ def cancel_check(config: RunConfig) -> None:
     more: its nodes would wait for their next order until their patience is over."""
     attempts = RunDir(config.resolved_run_dir()).attempts()
     if attempts and (folder := check_folder(attempts[-1])).is_dir() and not read_report(folder):
-        end_quietly(_Jobs(config, make_launcher(config.launcher), str(folder), 0), folder)
+        end_quietly(LauncherJobs(config, make_launcher(config.launcher), str(folder), 0), folder)
 
 
 def all_nodes(config: RunConfig, *, also_down: bool = False) -> list[str]:
-    """What `overland nodecheck` checks: all nodes that can run jobs; on one machine its own processes,
-    each with a GPU where there are some."""
-    if config.launcher.kind == "local":
-        return player_names(config.launcher.processes_per_node)
-    return make_launcher(config.launcher).nodes(also_down=also_down)
-
-
-@dataclass
-class _Jobs:
-    """A node check's jobs, by the launcher."""
-
-    config: RunConfig
-    launcher: Launcher
-    key: str
-    spare_nodes: int
-    exclude: tuple[str, ...] = ()
-
-    @property
-    def can_drain(self) -> bool:
-        return self.config.launcher.kind != "local"
-
-    def usable(self) -> list[str]:
-        return all_nodes(self.config)
-
-    def lost(self) -> list[str]:
-        return self.launcher.lost_nodes()
-
-    def start(self, files: CheckFiles, nodes: Sequence[str]) -> None:
-        raise_if_interrupted()
-        if self.launcher.find(files.job_dir) is None:
-            self.launcher.submit(self._spec(files, nodes))
-
-    def look(self, files: CheckFiles) -> JobView:
-        raise_if_interrupted()
-        handle = self.launcher.find(files.job_dir)
-        if handle is None:
-            return JobView(running=False, ended=True, words="its record is gone")
-        status = self.launcher.poll(handle)
-        nodes = status.nodes
-        if self.config.launcher.kind == "local":
-            nodes = tuple(all_nodes(self.config))
-        state = status.state
-        words = f"{state}: {status.reason}" if state.final else status.reason
-        return JobView(state is JobState.RUNNING and bool(nodes), state.final, nodes, words)
-
-    def end(self, files: CheckFiles) -> None:
-        handle = self.launcher.find(files.job_dir)
-        if handle is not None:
-            self.launcher.cancel(handle, grace_s=5.0 if files.done.exists() else 0.0)
-
-    def drain(self, node: str, reason: str) -> None:
-        self.launcher.cordon(node, reason)
-
-    def _spec(self, files: CheckFiles, nodes: Sequence[str]) -> JobSpec:
-        launcher, settings = self.config.launcher, self.config.recovery.node_check
-        idle_s = settings.start_timeout_s + 2 * settings.round_timeout_s
-        argv = [sys.executable, "-P", "-m", _JOB_MODULE, str(files.folder)]
-        argv.append(f"--idle-timeout-s={idle_s:g}")
-        is_local = launcher.kind == "local"
-        if is_local:
-            argv.append(f"--players={len(nodes)}")
-        elif launcher.slurm.gpus_per_node:
-            argv.append(f"--processes={launcher.processes_per_node}")
-        return JobSpec(
-            key=f"{self.key}/{files.folder.name}",
-            name=f"{self.config.name}-nodecheck",
-            argv=tuple(argv),
-            job_dir=files.job_dir,
-            environment={"PYTHONSAFEPATH": "1"},
-            each_node=not is_local,
-            nodes=1 if is_local else len(nodes),
-            more_nodes=self.spare_nodes,
-            exclude_nodes=self.exclude,
-            need_nodes=() if is_local else tuple(nodes),
-            time_limit_s=settings.timeout_s,
-        )
+    """What `overland nodecheck` checks: all nodes that can run jobs, or what this machine plays."""
+    return usable_nodes(config, make_launcher(config.launcher), also_down=also_down)
 
 
 def _words(report: NodeCheckReport) -> str:
