@@ -45,3 +45,15 @@ def runs(make_runs: Callable[[], Path]) -> Path:
 @pytest.fixture
 def writer(runs: Path) -> RunWriter:
     return RunWriter(RunDir(runs / "quick"), TrackingConfig())
+
+
+@pytest.fixture
+def whole(writer: RunWriter) -> RunWriter:
+    writer.whole()
+    return writer
+
+
+@pytest.fixture
+def small(writer: RunWriter) -> RunWriter:
+    writer.small()
+    return writer
