@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated
 
 import typer
@@ -16,6 +17,7 @@ from configs.load import load_config
 from configs.nodecheck import NodeCheckReport
 from configs.schema import RunConfig
 from flows.cli_options import Json
+from tasks.recover.nodecheck_run import REPORT_NAME
 
 EXIT_FAULTY = 3
 """At least one node is faulty or down."""
@@ -60,8 +62,11 @@ def nodecheck(
     check_launchable(checked)
     from flows.show.nodecheck import print_nodecheck
     from flows.show.report import report_console
+    from flows.show.words import plural
+    from infra.launch import require_site
     from tasks.recover.task import all_nodes, check_nodes
 
+    require_site(checked.launcher)
     checked = _with_drain(checked, drain)
     wanted = all_nodes(checked)
     if nodes is not None:
@@ -69,10 +74,10 @@ def nodecheck(
     if not wanted:
         raise InputError("there is no node that jobs can run on: see `sinfo`")
     place = _folder(checked, folder)
-    typer.echo(f"checking {len(wanted)} nodes in {place}", err=True)
+    _say(f"checking {plural(len(wanted), 'node')} in {place}")
     if drain and checked.launcher.kind == "local":
-        typer.echo("--drain does nothing here: the local launcher has one machine only", err=True)
-    report = check_nodes(checked, place, wanted)
+        _say("--drain does nothing here: the local launcher has one machine only")
+    report = check_nodes(checked, place, wanted, say=_say)
     if json:
         typer.echo(report.model_dump_json())
     else:
@@ -87,6 +92,10 @@ def exit_code(report: NodeCheckReport) -> int:
     if not report.complete:
         return EXIT_RUN_FAILED
     return EXIT_DOUBTFUL if report.named("slow", "undecided") or report.links else EXIT_OK
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def _with_drain(config: RunConfig, drain: bool) -> RunConfig:
@@ -108,7 +117,19 @@ def _named(text: str, known: list[str]) -> list[str]:
 
 
 def _folder(config: RunConfig, folder: Path | None) -> Path:
-    if folder is not None:
-        return resolved(folder)
+    """Where the check's files go; it is there, and can be written."""
     name = time.strftime("%Y%m%d-%H%M%S")
-    return config.resolved_run_dir().parent / "nodechecks" / name
+    place = resolved(folder or config.resolved_run_dir().parent / "nodechecks" / name)
+    if (place / REPORT_NAME).exists():
+        raise InputError(
+            f"--folder {place} holds the report of a check that has ended: give a new one"
+        )
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise InputError(
+            f"the check's folder {place} cannot be made or written ({error.strerror}): give another --folder, "
+            "on storage that the nodes share"
+        ) from error
+    return place

@@ -70,6 +70,8 @@ def test_exit_codes(
 
 def test_what_is_asked_for_is_done(found: dict[str, Any], tmp_path: Path) -> None:
     config, folder = str(tiny_config(tmp_path)), str(tmp_path / "there")
+    result = CliRunner().invoke(app, ["nodecheck", config, "--nodes", "a"])
+    assert result.stderr.startswith("checking 1 node in ")
     CliRunner().invoke(app, ["nodecheck", config])
     assert (found["nodes"], found["config"].recovery.node_check.drain) == (list(NAMES), False)
     assert found["folder"].parent == tmp_path / "nodechecks"
@@ -90,6 +92,38 @@ def test_wrong_names_are_refused(
     arguments = ["nodecheck", str(tiny_config(tmp_path)), "--nodes", names]
     with pytest.raises(InputError, match=words):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_a_folder_that_cannot_take_the_check_is_refused(
+    found: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "report.json").touch()
+    (tmp_path / "file").touch()
+    for folder, words in (
+        (tmp_path, "holds the report of a check that has ended"),
+        (tmp_path / "file" / "x", r"cannot be made or written \(Not a directory\)"),
+    ):
+        arguments = ["nodecheck", str(tiny_config(tmp_path)), "--folder", str(folder)]
+        with pytest.raises(InputError, match=words):
+            CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert "nodes" not in found
+
+
+def test_a_cluster_that_cannot_be_used_is_wrong_input(tmp_path: Path) -> None:
+    slurm = {"url": "http://127.0.0.1:9", "token_file": str(tmp_path)}
+    config = tiny_config(tmp_path, launcher={"kind": "slurm", "slurm": slurm})
+    with pytest.raises(InputError, match=f"{tmp_path} is a folder"):
+        CliRunner().invoke(app, ["nodecheck", str(config)], catch_exceptions=False)
+
+
+def test_ctrl_c_is_answered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(task, "run_check", interrupted)
+    result = CliRunner().invoke(app, ["nodecheck", str(tiny_config(tmp_path))])
+    assert result.exit_code == 130
+    assert "interrupted: the node check's job is ended" in result.stderr
 
 
 def shown(outcome: NodeCheckReport) -> str:

@@ -63,6 +63,8 @@ def test_the_token(tmp_path: Path, slurm_site: Any, site: SlurmConfig) -> None:
 
     found = check_token(STOP, changed(site, token_file=tmp_path / "none"))
     assert found.status is Status.FAILED
+    found = check_token(STOP, changed(site, token_file=tmp_path))
+    assert (found.status, f"{tmp_path} is a folder: " in found.sentence) == (Status.FAILED, True)
 
 
 def test_rest_and_partitions(tmp_path: Path, site: SlurmConfig) -> None:
