@@ -11,6 +11,9 @@ from pydantic import Field
 
 from configs.records import Record
 
+REPORT_NAME = "report.json"
+"""In a check's folder."""
+
 NodeState = Literal["good", "faulty", "slow", "undecided", "down"]
 """down: the launcher cannot start anything on it. undecided: it failed, and could not be told apart from
 the nodes that it failed with."""

@@ -14,10 +14,9 @@ from configs.checks import check_config, check_launchable
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, InputError
 from configs.files import resolved
 from configs.load import load_config
-from configs.nodecheck import NodeCheckReport
+from configs.nodecheck import REPORT_NAME, NodeCheckReport
 from configs.schema import RunConfig
 from flows.cli_options import Json
-from tasks.recover.nodecheck_run import REPORT_NAME
 
 EXIT_FAULTY = 3
 """At least one node is faulty or down."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from configs.errors import LaunchError
-from configs.nodecheck import NodeCheckReport, NodeResult
+from configs.nodecheck import REPORT_NAME, NodeCheckReport, NodeResult
 from configs.nodecheck_schema import NodeCheckConfig
 from configs.rundir import read_record, write_record
 from tasks.recover.nodecheck import Findings, Rules
@@ -25,7 +25,6 @@ from tasks.recover.nodecheck_files import CheckFiles
 logger = logging.getLogger(__name__)
 
 MAX_JOBS = 3
-REPORT_NAME = "report.json"
 _POLL_INTERVAL_S = 0.5
 _DOWN = "it was lost, and nothing can be run on it"
 _NOT_NOW = (
