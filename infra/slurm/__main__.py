@@ -94,17 +94,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _up(folder: Path, wanted: dict[str, Any]) -> int:
-    """`wanted`: settings that were given; one of a cluster that runs cannot be changed."""
+    """`wanted`: settings that were given; those of a cluster that runs cannot be changed."""
     settings = load(folder)
-    if settings is None or not LocalCluster(settings).is_up:
+    if settings is not None and LocalCluster(settings).is_up:
+        _refuse_changes(settings, wanted)
+    else:
         settings = ClusterSettings(folder=folder, **wanted)
-    for name, value in wanted.items():
-        if (current := getattr(settings, name)) != value:
-            has = f"with {current}" if current else "without"
-            raise InputError(
-                f"--{name.replace('_', '-')}: the cluster in {folder} is up {has}: end it first with `down`, "
-                "or leave the option out"
-            )
     check_installed(settings)
     cluster = LocalCluster(settings)
     start = time.monotonic()
@@ -114,6 +109,16 @@ def _up(folder: Path, wanted: dict[str, Any]) -> int:
     print(f"up in {took_s:.1f} s, with {count} nodes; for a config:", file=sys.stderr)
     print(section, end="")
     return 0
+
+
+def _refuse_changes(settings: ClusterSettings, wanted: dict[str, Any]) -> None:
+    for name, value in wanted.items():
+        if (current := getattr(settings, name)) != value:
+            has = f"with {current}" if current else "without"
+            raise InputError(
+                f"--{name.replace('_', '-')}: the cluster in {settings.folder} is up {has}: end it first with "
+                "`down`, or leave the option out"
+            )
 
 
 def _down(cluster: LocalCluster) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import re
 import stat
@@ -34,8 +35,14 @@ def check(settings: ClusterSettings) -> None:
 
 
 def check_installed(settings: ClusterSettings) -> None:
-    """Refuse where programs are missing; InputError."""
+    """Refuse where programs, or this user's name, are missing; InputError."""
     root = settings.root
+    try:
+        getpass.getuser()
+    except (KeyError, OSError):
+        raise InputError(
+            f"user {os.getuid()} has no name, and Slurm needs one: add it to /etc/passwd"
+        ) from None
     if root is not None and os.getuid() != 0:
         raise InputError("--root needs root's rights: without them a chroot cannot be entered")
     if not (missing := missing_packages(accounting=settings.accounting, root=root)):

@@ -20,7 +20,11 @@ _PORTS_BEFORE_NODES = 3
 
 def default_folder() -> Path:
     """Where `up` keeps a cluster when it is not told: one for each user of the machine."""
-    return Path(tempfile.gettempdir()) / f"overland-slurm-{getpass.getuser()}"
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in some containers
+        user = str(os.getuid())
+    return Path(tempfile.gettempdir()) / f"overland-slurm-{user}"
 
 
 @dataclass(frozen=True)
