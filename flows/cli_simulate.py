@@ -74,14 +74,17 @@ def simulate_nodecheck(
 def simulate_evaluation_command(
     nodes: Annotated[int, typer.Option(metavar="N", help="Nodes of 8 GPUs and 64 CPU cores.")],
     tasks: Annotated[
-        int, typer.Option(metavar="N", help="Public benchmarks to run: the first N of 63.")
-    ] = 63,
+        int | None,
+        typer.Option(
+            metavar="N", help="Public benchmarks to run: the first N of 63. [default: all]"
+        ),
+    ] = None,
     workload: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="CSV of your own tasks instead: task,requests,infer_s,metric_s (seconds of the whole"
-            " task on one GPU, and on one CPU core).",
+            help="CSV of your own tasks instead, at most 5,000: task,requests,infer_s,metric_s (seconds"
+            " of the whole task on one GPU, and on one CPU core).",
         ),
     ] = None,
     json: Json = False,

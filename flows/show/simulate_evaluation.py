@@ -75,7 +75,7 @@ def _table(found: EvaluationSimulation) -> Table:
         table.add_row(
             label,
             words.duration(result.makespan_s),
-            f"{over:.1f} %",
+            f"{round(over, 1) + 0.0:.1f} %",  # no "-0.0"
             faster,
             f"{result.loads:,}",
             f"{100 * result.gpu_busy_share:.0f} %",

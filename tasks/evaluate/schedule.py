@@ -34,6 +34,7 @@ __all__ = [
     "WorkItem",
     "Worker",
     "plan_shards",
+    "sharper_bound_s",
 ]
 
 
@@ -49,7 +50,7 @@ def plan_shards(
     options = options or PlanOptions()
     _check(items, workers, cpu_cores)
     cores = list(core_ready_s) or [0.0] * cpu_cores
-    bound_s = lower_bound(items, workers, cpu_cores).total_s
+    bound_s = lower_bound(items, workers, cpu_cores, cores).total_s
     best = None
     for ranks, chains in _sequences(items, workers, cores, bound_s):
         pieces = Search(items, workers, options, chains).earliest(bound_s)
@@ -60,8 +61,9 @@ def plan_shards(
             break
     assert best is not None
     best = best.model_copy(update={"lower_bound_s": bound_s})
-    if best.makespan_s > bound_s * (1 + FAR) and not core_ready_s:
-        best = best.model_copy(update={"lower_bound_s": _sharper_s(items, best)})
+    if not core_ready_s:
+        bound_s = sharper_bound_s(items, workers, cpu_cores, bound_s, best.makespan_s)
+        best = best.model_copy(update={"lower_bound_s": bound_s})
     return best
 
 
@@ -107,15 +109,23 @@ def _timed(
     )
 
 
-def _sharper_s(items: Sequence[WorkItem], plan: SchedulePlan) -> float:
-    """A bound that knows that long pieces leave gaps; it takes longer to find."""
-    end_s = plan.makespan_s
-    bound_s = packed_bound_s(items, plan.workers, plan.cpu_cores, plan.lower_bound_s, end_s)
+def sharper_bound_s(
+    items: Sequence[WorkItem],
+    workers: Sequence[Worker],
+    cpu_cores: int,
+    bound_s: float,
+    end_s: float,
+) -> float:
+    """A bound that knows that long pieces leave gaps, between one and the end of a plan; it takes longer
+    to find."""
+    if end_s <= bound_s * (1 + FAR):
+        return bound_s
+    bound_s = packed_bound_s(items, workers, cpu_cores, bound_s, end_s)
     if end_s <= bound_s * (1 + FAR):
         return bound_s
     from tasks.evaluate.schedule_bound_patterns import patterns_bound_s  # numpy, scipy: seldom
 
-    return patterns_bound_s(items, plan.workers, bound_s, end_s)
+    return patterns_bound_s(items, workers, bound_s, end_s)
 
 
 def _check(items: Sequence[WorkItem], workers: Sequence[Worker], cpu_cores: int) -> None:

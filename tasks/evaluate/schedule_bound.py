@@ -40,13 +40,19 @@ class LowerBound(Record):
         return max(self.load_s, self.gpu_s, self.chain_s, self.cpu_s)
 
 
-def lower_bound(items: Sequence[WorkItem], workers: Sequence[Worker], cpu_cores: int) -> LowerBound:
-    """The bound for this work on these workers."""
+def lower_bound(
+    items: Sequence[WorkItem],
+    workers: Sequence[Worker],
+    cpu_cores: int,
+    core_ready_s: Sequence[float] = (),
+) -> LowerBound:
+    """The bound for this work on these workers; `core_ready_s` says when cores become free."""
     ready_s = sorted(worker.ready_s for worker in workers)
+    cores_s = sorted(core_ready_s) or [0.0] * cpu_cores
     heads_s = [earliest_end_s(item, ready_s) for item in items]
     chain_s = max(
         (
-            head + item.metric_s / item.metric_parts
+            _metric_starts_s(head, item, cores_s) + item.metric_s / item.metric_parts
             for head, item in zip(heads_s, items, strict=True)
         ),
         default=0.0,
@@ -56,8 +62,13 @@ def lower_bound(items: Sequence[WorkItem], workers: Sequence[Worker], cpu_cores:
         load_s=ready_s[0] if to_infer else 0.0,
         gpu_s=_gpu_bound_s(to_infer, ready_s, chain_s),
         chain_s=chain_s,
-        cpu_s=_cpu_bound_s(items, heads_s, ready_s, cpu_cores),
+        cpu_s=_cpu_bound_s(items, heads_s, ready_s, cores_s),
     )
+
+
+def _metric_starts_s(head_s: float, item: WorkItem, cores_s: Sequence[float]) -> float:
+    """When the task's metric can begin: it is inferred, and a core is free."""
+    return max(head_s, cores_s[0]) if item.metric_s > 0 else head_s
 
 
 def fluid_end_s(work_s: float, ready_s: Sequence[float]) -> float:
@@ -152,12 +163,18 @@ def pigeonhole_s(units: Iterable[Units], machines: int) -> float:
 
 
 def _cpu_bound_s(
-    items: Sequence[WorkItem], heads_s: Sequence[float], ready_s: Sequence[float], cpu_cores: int
+    items: Sequence[WorkItem],
+    heads_s: Sequence[float],
+    ready_s: Sequence[float],
+    cores_s: Sequence[float],
 ) -> float:
     """For each moment: metrics whose inference cannot be done before it must all run after it; and
     Johnson's rule, for all workers and all cores as one fast machine each."""
+    cpu_cores = len(cores_s)
     measured = [
-        (head, item) for head, item in zip(heads_s, items, strict=True) if item.metric_s > 0
+        (_metric_starts_s(head, item, cores_s), item)
+        for head, item in zip(heads_s, items, strict=True)
+        if item.metric_s > 0
     ]
     if not measured:
         return 0.0
@@ -165,10 +182,11 @@ def _cpu_bound_s(
     if cpu_cores >= parts:
         return 0.0  # Each metric has a core: chain_s says it all.
     best_s = johnson_s(items, len(ready_s), cpu_cores, start_s=ready_s[0])
-    # The n-th core cannot start before the n-th task is inferred.
-    starts_s = sorted(head for head, item in measured for _ in range(item.metric_parts))
+    # The n-th core to start does so when n tasks are inferred and n cores are free.
+    inferred_s = sorted(head for head, item in measured for _ in range(item.metric_parts))
+    starts_s = [max(pair) for pair in zip(inferred_s, cores_s, strict=False)]
     all_s = sum(item.metric_s for _, item in measured)
-    best_s = max(best_s, fluid_end_s(all_s, starts_s[:cpu_cores]))
+    best_s = max(best_s, fluid_end_s(all_s, starts_s))
     ordered = sorted(measured, key=lambda pair: -pair[0])
     totals_s = list(accumulate(item.metric_s for _, item in ordered))
     for at in range(len(ordered) - 1, -1, -max(len(ordered) // _MOST_PREFIXES, 1)):

@@ -15,28 +15,39 @@ from configs.evaluation_simulation import (
     EvaluationSetting,
     EvaluationSimulation,
 )
-from tasks.evaluate.schedule import plan_shards
+from tasks.evaluate.schedule import plan_shards, sharper_bound_s
 from tasks.evaluate.schedule_bound import lower_bound
-from tasks.evaluate.schedule_types import PlanOptions, SchedulePlan, Worker
+from tasks.evaluate.schedule_types import PlanOptions, SchedulePlan, Worker, WorkItem
 from tasks.evaluate.simulation_policies import opencompass_num_worker, opencompass_size, per_task
 from tasks.evaluate.simulation_run import run_plan
 from tasks.evaluate.simulation_workload import SimulatedTask, read_benchmarks, read_workload
 
 MOST_NODES = 512
+MOST_TASKS_TIMES_NODES = 100_000
+"""Beyond this, long requests that cannot be cut would take minutes to place."""
 
 
 def simulate_evaluation(
-    *, nodes: int, tasks: int, workload: Path | None = None
+    *, nodes: int, tasks: int | None = None, workload: Path | None = None
 ) -> EvaluationSimulation:
-    """Simulate the paper's setting on so many nodes; `workload` gives other tasks than the benchmarks."""
+    """Simulate the paper's setting on so many nodes: of the benchmarks the first `tasks`, by default all,
+    or those of a `workload` file."""
     if not 1 <= nodes <= MOST_NODES:
         raise InputError(f"--nodes must be from 1 to {MOST_NODES}; it is {nodes}")
+    if workload is not None and tasks is not None:
+        raise InputError("--tasks chooses among the benchmarks, --workload gives others: give one")
     if workload is not None:
-        return simulate_policies(
-            read_workload(workload), EvaluationSetting(nodes=nodes), str(workload)
-        )
-    name = f"the first {tasks} of the public benchmarks in benchmark_sizes.yaml"
-    return simulate_policies(read_benchmarks(tasks), EvaluationSetting(nodes=nodes), name)
+        work = read_workload(workload)
+        if len(work) * nodes > MOST_TASKS_TIMES_NODES:
+            most = MOST_TASKS_TIMES_NODES // nodes
+            raise InputError(
+                f"--workload {workload} has {len(work):,} tasks: on {nodes} nodes at most {most:,} "
+                "are simulated"
+            )
+        return simulate_policies(work, EvaluationSetting(nodes=nodes), str(workload))
+    benchmarks = read_benchmarks(tasks)
+    name = f"the first {len(benchmarks)} of the public benchmarks in benchmark_sizes.yaml"
+    return simulate_policies(benchmarks, EvaluationSetting(nodes=nodes), name)
 
 
 def simulate_policies(
@@ -57,8 +68,7 @@ def simulate_policies(
         "opencompass_size_default": size_default,
         "opencompass_num_worker_default": num_worker_default,
     }
-    bound_s = plan.lower_bound_s
-    parts = lower_bound(items, plan.workers, setting.cpu_cores)
+    parts, bound_s = _bound(items, setting, ours.makespan_s)
     return EvaluationSimulation(
         nodes=setting.nodes,
         tasks=len(tasks),
@@ -75,11 +85,23 @@ def simulate_policies(
         speedup={name: result.makespan_s / ours.makespan_s for name, result in others.items()},
         speedup_at_bound={name: result.makespan_s / bound_s for name, result in others.items()},
         shards=len(plan.shards),
-        bound=BoundParts(**parts.model_dump()),
+        bound=parts,
         policies={"ours": ours, **others, **{k: v for k, v in defaults.items() if v is not None}},
         setting=setting,
         workload=workload,
     )
+
+
+def _bound(
+    items: Sequence[WorkItem], setting: EvaluationSetting, end_s: float
+) -> tuple[BoundParts, float]:
+    """Of every policy, and of any that stages the model otherwise: no GPU has it before it was read from
+    storage once, and no process before it has started; then all may have it at once."""
+    ready_s = max(setting.process_start_s, setting.stage_s)
+    workers = [Worker(f"gpu{gpu}", "", ready_s) for gpu in range(setting.gpus)]
+    parts = lower_bound(items, workers, setting.cpu_cores)
+    bound_s = sharper_bound_s(items, workers, setting.cpu_cores, parts.total_s, end_s)
+    return BoundParts(**parts.model_dump()), bound_s
 
 
 def plan_evaluation(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tasks.evaluate.schedule_types import WorkItem
 BENCHMARKS = Path(__file__).with_name("benchmark_sizes.yaml")
 MOST_TASKS = 5_000
 MOST_REQUESTS = 10**9
+MOST_CHARACTERS = 16 << 20
 COLUMNS = ("task", "requests", "infer_s", "metric_s")
 _GENERATION_FACTOR = 20
 _LONG_FACTOR = 10
@@ -32,11 +35,11 @@ class SimulatedTask:
     """OpenCompass's: times the number of requests is what it calls a task's size."""
 
 
-def read_benchmarks(tasks: int) -> list[SimulatedTask]:
-    """The first `tasks` of the public benchmarks, which are in the order of their names."""
+def read_benchmarks(tasks: int | None = None) -> list[SimulatedTask]:
+    """The first `tasks` of the public benchmarks (all), which are in the order of their names."""
     content = yaml.safe_load(BENCHMARKS.read_text())
     known: dict[str, dict[str, Any]] = content["benchmarks"]
-    if not 1 <= tasks <= len(known):
+    if tasks is not None and not 1 <= tasks <= len(known):
         raise InputError(
             f"--tasks must be from 1 to {len(known)}, the benchmarks whose sizes are known; it is {tasks}"
         )
@@ -59,11 +62,15 @@ def _benchmark(name: str, row: dict[str, Any], assumed: dict[str, Any]) -> Simul
 
 
 def read_workload(path: Path) -> list[SimulatedTask]:
-    """The tasks of a CSV file with the columns task, requests, infer_s, metric_s."""
+    """The tasks of a CSV file with the columns task, requests, infer_s, metric_s. At most MOST_TASKS."""
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            rows = list(csv.DictReader(file, skipinitialspace=True))
-            columns = [name.strip() for name in (rows[0] if rows else {}) if name]
+            text = file.read(MOST_CHARACTERS + 1)  # it may be a pipe or a device without end
+        if len(text) > MOST_CHARACTERS:
+            raise InputError(f"--workload {path} is longer than {MOST_CHARACTERS >> 20} MiB")
+        reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
+        rows = list(islice(reader, MOST_TASKS + 1))
+        columns = [name.strip() for name in (rows[0] if rows else {}) if name]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--workload {path} cannot be read as CSV: {reason}") from error
@@ -71,11 +78,9 @@ def read_workload(path: Path) -> list[SimulatedTask]:
     if not rows or missing:
         what = f"has no column {missing[0]}" if rows else "has no rows below its first line"
         raise InputError(f"--workload {path} {what}: its columns must be {', '.join(COLUMNS)}")
+    if len(rows) > MOST_TASKS:
+        raise InputError(f"--workload {path} has more than {MOST_TASKS:,} tasks: give it fewer")
     tasks = [_row(path, line, row) for line, row in enumerate(rows, start=2)]
-    if len(tasks) > MOST_TASKS:
-        raise InputError(
-            f"--workload {path} has {len(tasks):,} tasks: give it at most {MOST_TASKS:,}"
-        )
     seen: set[str] = set()
     for task in tasks:
         if task.item.task in seen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,23 @@ def test_the_papers_setting_is_within_one_percent_of_the_bound(nodes: int) -> No
         assert tuned.makespan_s <= default.makespan_s
 
 
+def test_no_policy_beats_the_bound() -> None:
+    """Little work above all: then the way that the model takes to the GPU decides."""
+    rng = random.Random(5)
+    for _ in range(40):
+        tasks = [
+            SimulatedTask(
+                WorkItem(f"t{n}", rng.randint(1, 200), rng.choice((0.0, 1, 50)), rng.random()), 1
+            )
+            for n in range(rng.randint(1, 20))
+        ]
+        start_s = rng.choice((0.0, 9.0))
+        setting = EvaluationSetting(nodes=rng.randint(1, 3), process_start_s=start_s)
+        found = simulate_policies(tasks, setting, "")
+        for policy in found.policies.values():
+            assert policy.makespan_s >= found.lower_bound_s * (1 - 1e-9)
+
+
 def test_the_benchmarks_are_63_with_a_source_each() -> None:
     tasks = read_benchmarks(63)
     assert len({task.item.task for task in tasks}) == 63
@@ -115,7 +133,9 @@ def test_a_workload_file_is_read(tmp_path: Path) -> None:
         WorkItem("first", 100, 50.0, 10.5),
         WorkItem("second", 1, 20.0, 0.0),
     ]
-    assert simulate_evaluation(nodes=1, tasks=63, workload=path).tasks == 2
+    assert simulate_evaluation(nodes=1, workload=path).tasks == 2
+    with pytest.raises(InputError, match="--tasks chooses among the benchmarks"):
+        simulate_evaluation(nodes=1, tasks=63, workload=path)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +172,17 @@ def test_unreadable_workloads_and_impossible_nodes_are_refused(tmp_path: Path) -
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x01")
     with pytest.raises(InputError, match="cannot be read as CSV"):
         read_workload(tmp_path / "binary.csv")
+    endless = Path("/dev/zero")
+    with pytest.raises(InputError, match="/dev/zero is longer than 16 MiB"):
+        read_workload(endless)
+    many = "".join(f"t{n},1,1,1\n" for n in range(5001))
+    (tmp_path / "many.csv").write_text("task,requests,infer_s,metric_s\n" + many)
+    with pytest.raises(InputError, match="more than 5,000 tasks"):
+        read_workload(tmp_path / "many.csv")
+    some = "".join(f"t{n},1,1,1\n" for n in range(196))
+    (tmp_path / "some.csv").write_text("task,requests,infer_s,metric_s\n" + some)
+    with pytest.raises(InputError, match="has 196 tasks: on 512 nodes at most 195"):
+        simulate_evaluation(nodes=512, workload=tmp_path / "some.csv")
     for nodes in (0, -1, 10_000):
         with pytest.raises(InputError, match="--nodes"):
             simulate_evaluation(nodes=nodes, tasks=63)
