@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from configs.errors import ConfigError
+from configs.full_disk import with_path
 
 _HASH_BLOCK_BYTES = 1 << 20
 
@@ -35,8 +36,14 @@ def resolved(path: Path) -> Path:
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` durably: a reader sees the old content or the new, at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with renamed_when_whole(path) as file:
-        file.write(text.encode())
+    content = text.encode()
+    try:
+        with renamed_when_whole(path) as file:
+            file.write(content)
+    except OSError as error:
+        if (told := with_path(error, path, len(content))) is not None:
+            raise told from error
+        raise
 
 
 @contextmanager

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from configs.errors import EXIT_OK, EXIT_RUN_FAILED, ConfigError, InputError
+from configs.errors import (
+    EXIT_OK,
+    EXIT_RUN_FAILED,
+    EvaluationError,
+    InputError,
+    OverlandError,
+)
 from configs.files import resolved
-from configs.load import load_config
+from configs.full_disk import full_disk
 from configs.records import EvaluationScores
 from configs.rundir import EvaluationDir, RunDir
-from configs.schema import EvaluateConfig, LauncherConfig
+from configs.schema import LauncherConfig
+from flows.cli_evaluate_options import (
+    checked_config,
+    gpus_of,
+    launcher_of,
+    refuse_unused,
+)
 from flows.cli_options import Json
 from tasks.evaluate.folder import (
-    begin,
+    begun,
+    check_writable,
     evaluate_folder,
+    how_far,
     is_evaluation,
     is_model,
     rescore,
     subject_of,
-    visible_gpus,
 )
 
 _OF_MODEL = "Of a model's folder: "
@@ -91,8 +107,18 @@ def evaluate(
 ) -> None:
     """Evaluate the checkpoints of a run that have no scores yet, or any model."""
     target = resolved(target)
+    if resume and again:
+        raise InputError(
+            "give --resume or --rescore: the first asks the model what is not answered yet, the "
+            "second only scores what is"
+        )
+    if not os.path.exists(target):  # noqa: PTH110 (no error where it may not look)
+        raise InputError(
+            f"{target} does not exist: give a run directory, a folder with a model in Hugging Face's "
+            "format (nothing is downloaded), or the folder of its evaluation"
+        )
     if not is_model(target) and not is_evaluation(target):
-        _refuse_unused(
+        refuse_unused(
             context,
             {"step", "again"},
             f"{target} is no model; a run's config says that, and a run always goes on",
@@ -103,72 +129,86 @@ def evaluate(
         raise InputError(f"--step is for a run, and {target} is a model or its evaluation")
     folder = target if is_evaluation(target) else out or Path("evaluations") / target.name
     folder = resolved(folder)
-    if resume or again:
-        used = {"again"} if again else {"resume", "launcher"}
-        used |= set() if is_evaluation(target) else {"out"}
-        said = "--resume and --rescore take what the evaluation was begun with"
-        _refuse_unused(context, used, said)
-        where, evaluation = _where(launcher), _evaluation(folder)
-    elif is_evaluation(target):
-        raise InputError(f"{target} is an evaluation already: give --resume or --rescore with it")
-    elif tasks is None:
-        raise InputError("say which tasks: --tasks a,b,c")
-    else:
-        where = _where(launcher)
-        values = {
-            "tasks": [name.strip() for name in tasks.split(",") if name.strip()],
-            "task_dirs": [resolved(path) for path in task_dir or []],
-            "num_fewshot": num_fewshot,
-            "limit": limit,
-            "bootstrap_iterations": bootstrap,
-            "batch_size": batch_size,
-            "backend": backend,
-            "dtype": dtype,
-            "cuda_devices": _gpus(gpus, where),
-            "workers": workers,
-            "nodes": nodes,
-            "cpu_threads": threads,
-            "scorers": scorers,
-            "stage_mib_per_s": stage_mib_per_s,
-        }
-        if values["cuda_devices"]:
-            unused = {"workers", "threads"}
-            _refuse_unused(
-                context,
-                set(context.params) - unused,
-                "there is a worker on each GPU: give --gpus none",
+    with ExitStack() as undone:
+        if resume or again:
+            used = {"again"} if again else {"resume", "launcher"}
+            used |= set() if is_evaluation(target) else {"out"}
+            said = "--resume and --rescore take what the evaluation was begun with"
+            refuse_unused(context, used, said)
+            where, evaluation = launcher_of(launcher), _evaluation(folder)
+        elif is_evaluation(target):
+            raise InputError(
+                f"{target} is an evaluation already: give --resume or --rescore with it"
             )
-        if nodes > 1 and (where is None or where.kind != "slurm"):
-            raise InputError("--nodes is for a cluster: give a config for it with --launcher")
-        evaluation = begin(folder, target, _checked(values), where)
-    if again:
-        scores = rescore(evaluation, [str(folder)], _say)
-    elif (where := where or subject_of(folder).launcher) is not None:
-        # Prefect is imported only where jobs are submitted.
-        from tasks.evaluate.task import evaluate_on
-
-        scores = evaluate_on(where, evaluation, _say)
-    else:
-        scores = evaluate_folder(evaluation, _say)
+        elif tasks is None:
+            raise InputError("say which tasks: --tasks a,b,c")
+        else:
+            where = launcher_of(launcher)
+            values = {
+                "tasks": [name.strip() for name in tasks.split(",") if name.strip()],
+                "task_dirs": [resolved(path) for path in task_dir or []],
+                "num_fewshot": num_fewshot,
+                "limit": limit,
+                "bootstrap_iterations": bootstrap,
+                "batch_size": batch_size,
+                "backend": backend,
+                "dtype": dtype,
+                "cuda_devices": gpus_of(gpus, where),
+                "workers": workers,
+                "nodes": nodes,
+                "cpu_threads": threads,
+                "scorers": scorers,
+                "stage_mib_per_s": stage_mib_per_s,
+            }
+            if values["cuda_devices"]:
+                unused = {"workers", "threads"}
+                refuse_unused(
+                    context,
+                    set(context.params) - unused,
+                    "there is a worker on each GPU: give --gpus none",
+                )
+            if nodes > 1 and (where is None or where.kind != "slurm"):
+                raise InputError("--nodes is for a cluster: give a config for it with --launcher")
+            begin = begun(folder, target, checked_config(values), where)
+            evaluation = undone.enter_context(begin)
+        scores = _scores(evaluation, where, again=again)
     _report(scores, folder, json=json)
     raise typer.Exit(EXIT_RUN_FAILED if scores.failed else EXIT_OK)
 
 
-def _refuse_unused(context: typer.Context, used: set[str], why: str) -> None:
-    """InputError for options that were given and have no effect."""
-    given = {n for n in context.params if _source(context, n) == "COMMANDLINE"}
-    if unused := sorted(given - used - {"target", "json"}):
-        options = ", ".join("--rescore" if n == "again" else f"--{_option(n)}" for n in unused)
-        raise InputError(f"{options} would have no effect here: {why}")
+def _scores(
+    evaluation: EvaluationDir, where: LauncherConfig | None, *, again: bool
+) -> EvaluationScores:
+    """Of the model, evaluated or only scored anew. A Ctrl-C is told what is kept, and how to go on."""
+    folder = evaluation.path
+    where = where or subject_of(folder).launcher
+    option = "--rescore" if again else "--resume"
+    with _said_when_ended(evaluation, ["overland", "evaluate", str(folder), option]):
+        if again:
+            return rescore(evaluation, [str(folder)], _say)
+        if where is None:
+            return evaluate_folder(evaluation, _say)
+        # Prefect is imported only where jobs are submitted.
+        from tasks.evaluate.task import evaluate_on
+
+        return evaluate_on(where, evaluation, _say)
 
 
-def _source(context: typer.Context, name: str) -> str | None:
-    source = context.get_parameter_source(name)
-    return source.name if source is not None else None
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")
+@contextmanager
+def _said_when_ended(evaluation: EvaluationDir, command: list[str]) -> Iterator[None]:
+    """Say, when Ctrl-C ends the block, what is kept and by which command it goes on; of a full disk, which."""
+    try:
+        yield
+    except KeyboardInterrupt:  # typer turns it into exit code 130
+        _say(
+            f"interrupted ({how_far(evaluation)}): what is done is kept; "
+            f"to go on: {shlex.join(command)}"
+        )
+        raise
+    except OSError as error:
+        if (full := full_disk(error)) is None:
+            raise
+        raise EvaluationError(full) from error
 
 
 def _evaluate_run(run_dir: Path, steps: list[int] | None, *, again: bool, json: bool) -> None:
@@ -199,47 +239,30 @@ def _rescore_run(run_dir: Path, steps: list[int] | None, *, json: bool) -> None:
     if missing or not wanted:
         what = f"of step {min(missing)}" if missing else "of any step"
         raise InputError(f"{run_dir} has no stored responses {what}: evaluate it first")
-    unscored: dict[str, str] = {}
+    unscored = False
+    failed: list[OverlandError] = []
     for evaluation in wanted:
-        scores = rescore(evaluation, [str(run_dir), str(evaluation.step)], _say)
+        where = [str(run_dir), str(evaluation.step)]
+        command = ["overland", "evaluate", where[0], "--step", where[1], "--rescore"]
+        try:
+            with _said_when_ended(evaluation, command):
+                scores = rescore(evaluation, where, _say)
+        except OverlandError as error:  # the other steps can be scored all the same
+            failed.append(error)
+            _say(f"step {evaluation.step} is not scored anew: {error}")
+            continue
         _report(scores, evaluation.path, json=json)
-        unscored |= scores.failed
+        unscored |= bool(scores.failed)
+    if failed:  # wrong input only where nothing was done
+        is_input = len(failed) == len(wanted)
+        raise typer.Exit(failed[0].exit_code if is_input else EXIT_RUN_FAILED)
     raise typer.Exit(EXIT_RUN_FAILED if unscored else EXIT_OK)
 
 
 def _evaluation(folder: Path) -> EvaluationDir:
     subject_of(folder)
+    check_writable(folder, "it must be writable to go on there")
     return EvaluationDir(folder, step=0)
-
-
-def _where(config: Path | None) -> LauncherConfig | None:
-    return load_config(config, []).launcher if config is not None else None
-
-
-def _gpus(text: str, launcher: LauncherConfig | None) -> list[int]:
-    if text == "all" and launcher is not None and launcher.kind == "slurm":
-        return list(range(launcher.slurm.gpus_per_node))
-    if text == "all":
-        return visible_gpus()
-    if text == "none":
-        return []
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError as error:
-        raise InputError(f"--gpus must be all, none, or numbers like 0,1; it is {text}") from error
-
-
-def _checked(values: dict[str, Any]) -> EvaluateConfig:
-    try:
-        return EvaluateConfig.model_validate(values)
-    except ValidationError as error:
-        raise ConfigError("; ".join(_sentence(e) for e in error.errors())) from error
-
-
-def _sentence(error: Any) -> str:
-    names = {"cpu_threads": "threads", "cuda_devices": "gpus", "bootstrap_iterations": "bootstrap"}
-    option = names.get(error["loc"][0], error["loc"][0])
-    return f"--{_option(str(option))}: {error['msg'].lower()}, it is {error['input']!r}"
 
 
 def _report(scores: EvaluationScores, folder: Path, *, json: bool) -> None:
@@ -256,7 +279,7 @@ def _report(scores: EvaluationScores, folder: Path, *, json: bool) -> None:
         table.add_row(Text(row.task), Text(row.metric), f"{row.value:.4f}", stderr)
     console = Console()
     console.print(table)
-    console.print(Text(f"kept in {folder}"))
+    console.print(Text(f"kept in {folder}"), soft_wrap=True)  # a path that can be copied
     for name, reason in scores.failed.items():
         _say(f"{name} has no scores: {reason}")
 

@@ -7,10 +7,8 @@ read as lm-eval reads it: `include` merges another file beneath it, `class` or `
 
 from __future__ import annotations
 
-import difflib
-import importlib.util
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,24 +17,14 @@ import yaml
 
 import configs
 from configs.errors import ConfigError
+from tasks.evaluate.task_files import read_task_file, why_unreadable
+from tasks.evaluate.unknown_tasks import unknown_task
 
 OWN_TASKS_DIR = Path(configs.__file__).parent / "tasks"
 _IGNORED_FOLDERS = {"__pycache__", ".ipynb_checkpoints"}
-_NAMES_SHOWN = 3
+_OF_A_GROUP = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag"}
+"""Keys of a group that change nothing of its members."""
 _LONGEST_NAME = 80
-
-
-class FunctionTag(str):
-    """The text of a `!function module.name` value; lm-eval resolves it beside its YAML file."""
-
-    __slots__ = ()
-
-
-# libyaml's parser where it is there: a big collection of tasks has thousands of files.
-_Loader = type("_Loader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
-yaml.add_constructor(
-    "!function", lambda loader, node: FunctionTag(loader.construct_scalar(node)), Loader=_Loader
-)
 
 
 @dataclass(frozen=True)
@@ -70,6 +58,28 @@ class CatalogEntry:
 
 
 @dataclass
+class Reached:
+    """What a list of names needs."""
+
+    entries: list[CatalogEntry] = field(default_factory=list)
+    """Each once."""
+    overridden: set[str] = field(default_factory=set)
+    """Those that a group changes."""
+    problems: list[str] = field(default_factory=list)
+    """A sentence for each name that cannot be had."""
+
+    def add(self, entry: CatalogEntry, *, overridden: bool) -> None:
+        if entry not in self.entries:
+            self.entries.append(entry)
+        if overridden:
+            self.overridden.add(entry.name)
+
+    def add_problem(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+@dataclass
 class Catalog:
     """All tasks and groups of some folders."""
 
@@ -78,6 +88,8 @@ class Catalog:
     tags: dict[str, list[str]] = field(default_factory=dict)
     unreadable: dict[Path, str] = field(default_factory=dict)
     """File -> why it could not be read."""
+    of_run: bool = True
+    """There is held-out text; else Overland's own tasks are nothing to suggest."""
 
     def add(self, entry: CatalogEntry) -> None:
         self.entries.setdefault(entry.name, []).append(entry)
@@ -94,75 +106,95 @@ class Catalog:
             )
         return found[0] if found else None
 
-    def select(self, names: Sequence[str]) -> list[CatalogEntry]:
-        """The entries that `names` need: tasks, groups and all of their members, each once.
-
-        ConfigError for a name that does not exist, and for a task that is asked for twice.
-        """
-        selected: dict[str, CatalogEntry] = {}
-        owners: dict[str, int] = {}
+    def reach(self, names: Sequence[str]) -> Reached:
+        """What `names` need: tasks, groups and all of their members, each once; and what is wrong."""
+        reached = Reached()
+        owners: dict[str, str] = {}
         for position, name in enumerate(names):
-            for entry in self._reach(name, asked_by=None, above=()):
-                owner = owners.setdefault(entry.name, position)
-                if owner != position:
-                    raise ConfigError(
-                        f"evaluation task {entry.name!r} is asked for twice, by {names[owner]!r} "
+            part = Reached()
+            self._reach(name, None, (), part)
+            for entry in part.entries:
+                owner = owners.setdefault(entry.name, name)
+                if owner != name or names.index(name) != position:
+                    reached.problems.append(
+                        f"evaluation task {entry.name!r} is asked for twice, by {owner!r} "
                         f"and {name!r} of evaluate.tasks: keep one of the two"
                     )
-                selected[entry.name] = entry
-        return list(selected.values())
+                else:
+                    reached.entries.append(entry)
+            reached.problems += part.problems
+            reached.overridden |= part.overridden
+        return reached
+
+    def select(self, names: Sequence[str]) -> list[CatalogEntry]:
+        """The entries that `names` need. ConfigError, a line for each name that does not exist, or that
+        is asked for twice."""
+        reached = self.reach(names)
+        if reached.problems:
+            raise ConfigError("\n".join(reached.problems))
+        return reached.entries
 
     def _reach(
-        self, name: str, asked_by: CatalogEntry | None, above: tuple[str, ...]
-    ) -> Iterator[CatalogEntry]:
+        self,
+        name: str,
+        asked_by: CatalogEntry | None,
+        above: tuple[str, ...],
+        reached: Reached,
+        *,
+        overridden: bool = False,
+    ) -> None:
         if name in above:
-            raise ConfigError(f"evaluation group {name!r} contains itself")
-        entry = self.entry(name)
+            reached.add_problem(f"evaluation group {name!r} contains itself")
+            return
+        try:
+            entry = self.entry(name)
+        except ConfigError as error:
+            reached.add_problem(str(error))
+            return
         if entry is not None:
-            yield entry
-            yield from self._reach_members(entry, entry.members, (*above, name))
+            reached.add(entry, overridden=overridden)
+            changed = overridden or bool(entry.values.keys() - _OF_A_GROUP)
+            self._reach_members(
+                entry, entry.members, (*above, name), reached, overridden=entry.is_group and changed
+            )
         elif name in self.tags:
             for task in self.tags[name]:
-                yield from self._reach(task, asked_by, (*above, name))
+                self._reach(task, asked_by, (*above, name), reached, overridden=overridden)
         else:
-            raise ConfigError(self._unknown(name, asked_by))
+            reached.add_problem(self._unknown(name, asked_by))
 
     def _reach_members(
-        self, group: CatalogEntry, members: list[Any], above: tuple[str, ...]
-    ) -> Iterator[CatalogEntry]:
+        self,
+        group: CatalogEntry,
+        members: list[Any],
+        above: tuple[str, ...],
+        reached: Reached,
+        *,
+        overridden: bool,
+    ) -> None:
         for member in members:
             inline = member if isinstance(member, dict) else {}
             name = inline.get("group") or inline.get("task") if inline else member
+            changed = overridden or len(inline) > 1
             if isinstance(name, str) and (not inline or name in self.entries or name in self.tags):
-                yield from self._reach(name, group, above)
+                self._reach(name, group, above, reached, overridden=changed)
             elif inline and isinstance(inline.get("task"), list):
-                yield from self._reach_members(group, inline["task"], above)
+                self._reach_members(group, inline["task"], above, reached, overridden=changed)
 
     def _unknown(self, name: str, asked_by: CatalogEntry | None) -> str:
-        """The sentence about an unknown name, with the nearest known ones."""
-        known = sorted({*self.entries, *self.tags})
         where = f" (a member of group {asked_by.name!r} in {asked_by.path})" if asked_by else ""
-        nearest = difflib.get_close_matches(name, known, n=_NAMES_SHOWN, cutoff=0.5)
-        hint = f"did you mean {' or '.join(nearest)}?" if nearest else f"known are {_some(known)}"
-        broken = next(iter(self.unreadable.items()), None)
-        note = f" ({broken[0]} cannot be read: {broken[1]})" if broken else ""
-        note += self._where_harness_has_its_own()
-        return f"unknown evaluation task {name!r}{where}: {hint}{note}"
-
-    def _where_harness_has_its_own(self) -> str:
-        spec = importlib.util.find_spec("lm_eval")
-        if spec is None or spec.origin is None:
-            return ""
-        folder = Path(spec.origin).parent / "tasks"
-        known = [entry for entries in self.entries.values() for entry in entries]
-        if any(entry.path.is_relative_to(folder) for entry in known):
-            return ""
-        return f" (lm-eval's own tasks are in {folder}: give that as a task folder to have them)"
+        names = {
+            name
+            for name, entries in self.entries.items()
+            if self.of_run or not all(entry.is_own for entry in entries)
+        }
+        known = sorted({*names, *self.tags})
+        return unknown_task(name, where, known, self.unreadable)
 
 
-def build_catalog(task_dirs: Iterable[Path]) -> Catalog:
+def build_catalog(task_dirs: Iterable[Path], *, of_run: bool = True) -> Catalog:
     """Read every YAML file under Overland's own folder and `task_dirs`."""
-    catalog = Catalog()
+    catalog = Catalog(of_run=of_run)
     seen: set[Path] = set()
     for folder in (OWN_TASKS_DIR, *task_dirs):
         if not folder.is_dir():
@@ -179,7 +211,7 @@ def _add_file(catalog: Catalog, path: Path) -> None:
     try:
         values, origins = read_task_file(path)
     except (OSError, ValueError, yaml.YAMLError) as error:
-        catalog.unreadable[path] = " ".join(str(error).split())
+        catalog.unreadable[path] = why_unreadable(error, path)
         return
     is_group = "group" in values and "class" not in values
     name = values.get("group" if is_group else "task")
@@ -187,33 +219,6 @@ def _add_file(catalog: Catalog, path: Path) -> None:
         catalog.add(CatalogEntry(name, is_group, path.absolute(), values, origins))
 
 
-def read_task_file(
-    path: Path, above: tuple[Path, ...] = ()
-) -> tuple[dict[str, Any], dict[str, Path]]:
-    """The file's values with its includes merged, and the folder that each value comes from."""
-    path = path.resolve()
-    if path in above:
-        raise ValueError(f"it includes itself through {above[-1]}")
-    with open(path, "rb") as file:
-        values = yaml.load(file, Loader=_Loader)  # noqa: S506 (a SafeLoader)
-    if not isinstance(values, dict):
-        raise ValueError("it is not a YAML mapping")
-    includes = values.pop("include", [])
-    merged: dict[str, Any] = {}
-    origins: dict[str, Path] = {}
-    for include in [includes] if isinstance(includes, str) else includes:
-        included, folders = read_task_file(path.parent / include, (*above, path))
-        included.pop("task_list", None)  # As lm-eval does.
-        merged |= included
-        origins |= folders
-    return merged | values, origins | dict.fromkeys(values, path.parent)
-
-
 def file_name(number: int, task: str) -> str:
     """Name of a file that stands for the `number`th task; task names may hold any character."""
     return f"{number:03d}_{re.sub(r'[^A-Za-z0-9._-]', '_', task)[:_LONGEST_NAME]}"
-
-
-def _some(names: list[str]) -> str:
-    more = f" and {len(names) - 2 * _NAMES_SHOWN} more" if len(names) > 2 * _NAMES_SHOWN else ""
-    return ", ".join(names[: 2 * _NAMES_SHOWN]) + more

@@ -3,25 +3,29 @@
     python -m tasks.evaluate.NAME RUN_DIR STEP       a checkpoint of a run
     python -m tasks.evaluate.NAME EVALUATION_DIR     an evaluation that stands alone
 
-Exit code 0 when done. On an error that Overland raises on purpose, its sentence is the last line on
-stderr, after the traceback of what caused it, if anything did.
+Exit code 0 when done. On an error that Overland raises on purpose, or a full disk, its sentences are the
+last lines on stderr, each after "error: ", after the traceback of what caused it, if anything did.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from configs.errors import EXIT_OK, EXIT_RUN_FAILED, OverlandError
+from configs.full_disk import full_disk
 from configs.rundir import EvaluationDir, RunDir
 
 LEASH_VARIABLE = "OVERLAND_EVALUATION_LEASH"
 """Set: end when standard input does, which whoever started the program holds the other end of."""
+
+_ERROR = "error: "
 
 
 def run_command(
@@ -42,9 +46,28 @@ def run_command(
     except OverlandError as error:
         if error.__cause__ is not None:
             traceback.print_exception(error.__cause__)
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        _say(str(error))
         return error.exit_code
+    except Exception as error:
+        if (full := full_disk(error)) is None:
+            raise
+        traceback.print_exception(error)
+        _say(full)
+        return EXIT_RUN_FAILED
     return EXIT_OK
+
+
+def last_words(lines: Sequence[str]) -> str:
+    """What a program said in the end: the sentences of its error, or whatever its last line is."""
+    said = [line.strip() for line in lines if line.strip()]
+    errors = itertools.takewhile(lambda line: line.startswith(_ERROR), reversed(said))
+    sentences = [line.removeprefix(_ERROR) for line in errors][::-1]
+    return "\n".join(sentences) if sentences else said[-1] if said else "no output"
+
+
+def _say(sentences: str) -> None:
+    for sentence in sentences.splitlines():
+        print(f"{_ERROR}{sentence}", file=sys.stderr, flush=True)
 
 
 def _end_with_input() -> None:

@@ -11,6 +11,7 @@ import copy
 import hashlib
 import itertools
 import random
+import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +21,17 @@ import numpy as np
 
 from configs.errors import EvaluationError
 from configs.files import sha256_of_json
+from configs.full_disk import full_disk
 from tasks.evaluate.harness import Instance, TaskManager
+from tasks.evaluate.offline import network_allowed
 from tasks.evaluate.responses import Key
+from tasks.evaluate.task_files import TaskFileError
 
+_INSTALLED = (
+    *(sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")),
+    str(Path(__file__).parents[1]),
+)
+"""Beginnings of paths of modules that are no user's."""
 SEEDS = {"random": 0, "numpy": 1234, "torch": 1234, "fewshot": 1234}
 """lm-eval's own."""
 
@@ -49,25 +58,53 @@ def load_targets(
     tasks_dir: Path, names: Iterable[str], num_fewshot: int | None
 ) -> Iterator[Target]:
     """Load each named task, group or tag from the YAML files in `tasks_dir`."""
-    manager = TaskManager(include_path=str(tasks_dir), include_defaults=False)
-    for name in names:
-        random.seed(SEEDS["random"])
-        np.random.seed(SEEDS["numpy"])
-        try:
-            target = Target(name, manager.load([name]))
-        except Exception as error:
-            raise EvaluationError(
-                f"evaluation task {name!r} cannot be loaded: {one_line(error)}"
-            ) from error
-        for task_name, task in target.tasks.items():
-            _check(task_name, task)
-            _set_fewshot(task, num_fewshot)
-        yield target
+    manager = open_tasks(tasks_dir)
+    return (load_target(manager, name, num_fewshot) for name in names)
+
+
+def open_tasks(tasks_dir: Path) -> TaskManager:
+    """lm-eval's view of the YAML files in `tasks_dir`."""
+    return TaskManager(include_path=str(tasks_dir), include_defaults=False)
+
+
+def load_target(manager: TaskManager, name: str, num_fewshot: int | None) -> Target:
+    """Load a task, group or tag; TaskFileError when lm-eval cannot."""
+    random.seed(SEEDS["random"])
+    np.random.seed(SEEDS["numpy"])
+    try:
+        target = Target(name, manager.load([name]))
+    except Exception as error:
+        raise _refused(f"evaluation task {name!r} cannot be loaded", error) from error
+    for task_name, task in target.tasks.items():
+        _check(task_name, task)
+        _set_fewshot(task, num_fewshot)
+    return target
+
+
+def _refused(what: str, error: Exception) -> EvaluationError:
+    """The task's own fault, unless the disk or the network may be to blame."""
+    full = full_disk(error)
+    if full is not None:
+        return EvaluationError(f"{what}: {full}")
+    kind = EvaluationError if network_allowed() else TaskFileError
+    return kind(f"{what}: {one_line(error)}{_place_of(error)}")
+
+
+def _place_of(error: BaseException) -> str:
+    """Where in a user's own module it was raised, if in one."""
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if path.endswith(".py") and not path.startswith(_INSTALLED):
+            place = f" ({path}, line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return place
 
 
 def _check(name: str, task: Any) -> None:
     if getattr(task, "MULTIMODAL", False):
-        raise EvaluationError(
+        raise TaskFileError(
             f"evaluation task {name!r} has images or sound, and the model reads only text: leave it out"
         )
 
@@ -83,7 +120,7 @@ def _set_fewshot(task: Any, num_fewshot: int | None) -> None:
 
 
 def enumerate_requests(target: Target, limit: int | None) -> Requests:
-    """Task -> its requests in order. Always the whole task: the few-shot sampler is one random stream
+    """Task -> its requests in order; TaskFileError when lm-eval cannot make them. Always the whole task: the few-shot sampler is one random stream
     over all documents, so a part that is enumerated alone has other prompts."""
     requests: Requests = {}
     for name, task in target.tasks.items():
@@ -91,8 +128,8 @@ def enumerate_requests(target: Target, limit: int | None) -> Requests:
             pin_documents(task, list(itertools.islice(task.eval_docs, limit)))
             task.build_all_requests(limit=limit, rank=0, world_size=1)
         except Exception as error:
-            raise EvaluationError(
-                f"the prompts of evaluation task {name!r} cannot be made: {one_line(error)}"
+            raise _refused(
+                f"the prompts of evaluation task {name!r} cannot be made", error
             ) from error
         requests[name] = list(task.instances)
     return requests

@@ -20,25 +20,37 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from configs.errors import ConfigError, EvaluationError, RunDirectoryError
-from configs.files import write_text
-from configs.records import EvaluationScores, Record
-from configs.rundir import EvaluationDir, read_record, write_record
-from configs.schema import EvaluateConfig, LauncherConfig
-from tasks.evaluate.catalog import build_catalog
-from tasks.evaluate.command import LEASH_VARIABLE
-from tasks.evaluate.devices import check_backend, visible_gpus
+from configs.errors import EXIT_BAD_INPUT, EvaluationError
+from configs.full_disk import with_room_note
+from configs.records import EvaluationScores
+from configs.rundir import EvaluationDir, read_record
+from tasks.evaluate.begin import (
+    Subject,
+    begun,
+    check_writable,
+    is_evaluation,
+    is_model,
+    subject_of,
+)
+from tasks.evaluate.command import LEASH_VARIABLE, last_words
+from tasks.evaluate.devices import check_gpus, visible_gpus
 from tasks.evaluate.holding import in_charge
 from tasks.evaluate.model_folder import check_model
-from tasks.evaluate.plan import check_tasks, config_of, current_plan, read_plan
+from tasks.evaluate.plan import config_of, current_plan, read_plan
 from tasks.evaluate.responses import Pending
 from tasks.evaluate.staging import SHARED_MEMORY, clear_unused
+from tasks.evaluate.task_checks import check_tasks
+from tasks.evaluate.task_files import TaskFileError
 
 __all__ = [
     "Subject",
-    "begin",
+    "begun",
+    "check_gpus",
+    "check_writable",
     "evaluate_folder",
     "evaluated",
+    "finished",
+    "how_far",
     "is_evaluation",
     "is_model",
     "rescore",
@@ -51,64 +63,6 @@ _SAY_EVERY_S = 10.0
 _LOG_TAIL_BYTES = 4096
 
 Say = Callable[[str], None]
-
-
-class Subject(Record):
-    """evaluation.json: what is evaluated in this folder, and where."""
-
-    model: str
-    launcher: LauncherConfig | None = None
-    """None: on the machine where the command runs."""
-
-
-def is_evaluation(folder: Path) -> bool:
-    """Whether the folder is an evaluation without a run."""
-    return (folder / "evaluation.json").is_file()
-
-
-def is_model(folder: Path) -> bool:
-    """Whether the folder looks like a model in Hugging Face's format."""
-    return (folder / "config.json").is_file() and not is_evaluation(folder)
-
-
-def subject_of(folder: Path) -> Subject:
-    """What the folder is about; ConfigError when it is no evaluation."""
-    subject = read_record(folder / "evaluation.json", Subject)
-    if subject is None:
-        raise ConfigError(f"{folder} is no evaluation: it has no evaluation.json")
-    return subject
-
-
-def begin(
-    folder: Path, model: Path, config: EvaluateConfig, launcher: LauncherConfig | None = None
-) -> EvaluationDir:
-    """Make the folder an evaluation of this model, after everything that can be known was checked."""
-    check_model(model)
-    check_tasks(config)
-    check_backend(config.backend)
-    for entry in build_catalog(config.task_dirs).select(config.tasks):
-        if entry.is_own and not entry.is_group:
-            raise ConfigError(
-                f"evaluation task {entry.name!r} asks about text that a run has held out, and a "
-                "model's folder has none: evaluate the run's directory, or give other tasks"
-            )
-    known = read_record(folder / "evaluation.json", Subject)
-    if known is None and folder.exists() and any(folder.iterdir()):
-        raise RunDirectoryError(
-            f"{folder} is not empty and holds no evaluation: choose another with --out"
-        )
-    if known is not None and Path(known.model) != model:
-        raise RunDirectoryError(
-            f"{folder} holds an evaluation of {known.model}: choose another with --out"
-        )
-    evaluation = EvaluationDir(folder, step=0)
-    with in_charge(evaluation):
-        if not evaluation.model_dir.is_symlink():
-            evaluation.model_dir.symlink_to(model)
-        write_text(evaluation.config_path, config.model_dump_json(indent=2) + "\n")
-        subject = Subject(model=str(model), launcher=launcher)
-        write_record(folder / "evaluation.json", subject)
-    return evaluation
 
 
 def evaluate_folder(evaluation: EvaluationDir, say: Say) -> EvaluationScores:
@@ -135,8 +89,10 @@ def evaluated(
         if (scores := finished(evaluation)) is not None and not scores.failed:
             say("everything is done already")
             return scores
-        evaluation.scores_path.unlink(missing_ok=True)
-        run(_Progress(evaluation, say).look)
+        check_tasks(config_of(evaluation), of_run=False)
+        progress = _Progress(evaluation, say)
+        run(progress.look)
+        progress.end()
         return asked_scores(evaluation)
 
 
@@ -145,6 +101,8 @@ def rescore(evaluation: EvaluationDir, arguments: list[str], say: Say) -> Evalua
 
     `arguments`: how the scorer finds the evaluation, as :mod:`tasks.evaluate.command` says.
     """
+    if is_evaluation(evaluation.path):
+        check_tasks(config_of(evaluation), of_run=False)
     with (
         in_charge(evaluation),
         _processes(evaluation, {"score": ["--anew"]}, arguments) as processes,
@@ -214,12 +172,12 @@ def _wait(
         for name, process in processes.items():
             # What a failed scorer says can wait until the model has answered everything.
             if process.poll() and (name == "infer" or "infer" not in running):
-                raise EvaluationError(_last_words(evaluation, name))
+                raise _failure(evaluation, name, process.returncode)
         look()
         time.sleep(_LOOK_S)
     for name, process in processes.items():
         if process.returncode:
-            raise EvaluationError(_last_words(evaluation, name))
+            raise _failure(evaluation, name, process.returncode)
 
 
 class _Progress:
@@ -229,32 +187,44 @@ class _Progress:
         self._evaluation = evaluation
         self._say = say
         self._next = time.monotonic() + _SAY_EVERY_S
+        self._said = ""
 
     def look(self) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + _SAY_EVERY_S
-        plan = current_plan(config_of(self._evaluation), self._evaluation)
-        if plan is None:
-            return self._say("making the plan")
-        shards = [shard for _, shard in plan.shards()]
-        left = Pending(self._evaluation, shards).count()
-        scored = len(list(self._evaluation.target_scores_dir.glob("*.json")))
-        self._say(
-            f"{len(shards) - left} of {len(shards)} shards answered, "
-            f"{scored} of {len(plan.targets)} tasks scored"
-        )
+        if time.monotonic() >= self._next:
+            self._next = time.monotonic() + _SAY_EVERY_S
+            self._said = how_far(self._evaluation)
+            self._say(self._said)
+
+    def end(self) -> None:
+        """Say the last of it, unless that was just said."""
+        if (words := how_far(self._evaluation)) != self._said:
+            self._say(words)
+
+
+def how_far(evaluation: EvaluationDir) -> str:
+    """How many shards are answered and how many tasks scored, in words."""
+    plan = current_plan(config_of(evaluation), evaluation)
+    if plan is None:
+        return "making the plan"
+    shards = [shard for _, shard in plan.shards()]
+    left = Pending(evaluation, shards).count()
+    scored = len(list(evaluation.target_scores_dir.glob("*.json")))
+    return (
+        f"{len(shards) - left} of {len(shards)} shards answered, "
+        f"{scored} of {len(plan.targets)} tasks scored"
+    )
 
 
 def _log(evaluation: EvaluationDir, name: str) -> Path:
     return evaluation.path / f"{name}.log"
 
 
-def _last_words(evaluation: EvaluationDir, name: str) -> str:
-    """The last line of the process's log, which is its error's sentence."""
+def _failure(evaluation: EvaluationDir, name: str, exit_code: int) -> EvaluationError:
+    """What the process's error says, and where to read more; of a full disk, as it may not have said."""
     log = _log(evaluation, name)
     with open(log, "rb") as file:
         file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
-        lines = file.read().decode(errors="replace").splitlines()
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-    return f"{said.removeprefix('error: ')} (see {log})"
+        said = last_words(file.read().decode(errors="replace").splitlines())
+    if exit_code == EXIT_BAD_INPUT:
+        return TaskFileError(said)
+    return EvaluationError(f"{with_room_note(said, evaluation.path)} (see {log})")

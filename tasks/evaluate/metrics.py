@@ -1,20 +1,16 @@
-"""Which metrics a task needs and this environment has, known before anything is loaded.
-
-lm-eval's own are read off its source: importing it takes seconds, and a check before a run must not.
-"""
+"""Which metrics and aggregations a task needs and this environment has, known before anything is loaded."""
 
 from __future__ import annotations
 
-import difflib
-import functools
 import importlib.util
-import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from configs.errors import ConfigError
-from tasks.evaluate.catalog import CatalogEntry, FunctionTag
+from tasks.evaluate.catalog import CatalogEntry
+from tasks.evaluate.harness_source import known_aggregations, known_metrics, nearest
+from tasks.evaluate.task_files import FunctionTag
 
-_REGISTERED = re.compile(r"@register_metric\(\s*metric=\"([^\"]+)\"")
 _PACKAGES = {
     "bleu": "sacrebleu",
     "chrf": "sacrebleu",
@@ -25,39 +21,65 @@ _PACKAGES = {
 }
 
 
-def check_metrics(entry: CatalogEntry) -> None:
-    """ConfigError for a metric that lm-eval does not know, or whose package is not installed."""
+def metric_problems(entry: CatalogEntry) -> Iterator[str]:
+    """What is wrong with the task's metrics, and with how they are aggregated."""
     values = entry.values
-    if values.get("process_results") is not None or "class" in values:
+    if "class" in values:
         return  # the task computes its metrics itself, by whatever names
+    for metric in _dicts(values.get("metric_list")):
+        found = [*_name_problems(metric, own=values.get("process_results") is not None)]
+        yield from found or _aggregation_problems(metric)
+
+
+def group_problems(entry: CatalogEntry) -> Iterator[str]:
+    """What is wrong with how a group's metrics are aggregated."""
+    metrics = entry.values.get("aggregate_metric_list")
+    for metric in _dicts([metrics] if isinstance(metrics, dict) else metrics):
+        name = metric.get("aggregation", "mean")
+        if not isinstance(name, FunctionTag) and name != "mean":
+            yield (
+                f"aggregation {name!r} of metric {metric.get('metric')!r} is none for a group: "
+                "mean is, and so is a !function"
+            )
+
+
+def _name_problems(metric: dict[str, Any], *, own: bool) -> Iterator[str]:
+    name = metric.get("metric")
+    if name is None:
+        yield "an entry of metric_list has no metric: give it a name, like {metric: acc}"
+    if own or not isinstance(name, str) or isinstance(name, FunctionTag):
+        return
+    if metric.get("hf_evaluate"):
+        return
     known = known_metrics()
-    for metric in values.get("metric_list") or []:
-        name = metric.get("metric") if isinstance(metric, dict) else None
-        if not isinstance(name, str) or isinstance(name, FunctionTag) or metric.get("hf_evaluate"):
-            continue
-        if known and name not in known and not Path(name).exists():
-            nearest = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-            hint = (
-                f"did you mean {' or '.join(nearest)}?" if nearest else "is it another package's?"
-            )
-            raise ConfigError(
-                f"evaluation task {entry.name!r} ({entry.path}): metric {name!r} is not installed: "
-                f"lm-eval has none of this name; {hint}"
-            )
-        package = _PACKAGES.get(name)
-        if package is not None and importlib.util.find_spec(package) is None:
-            raise ConfigError(
-                f"evaluation task {entry.name!r} ({entry.path}): metric {name!r} needs the package "
-                f"{package}, which is not installed"
-            )
+    if known and name not in known and not Path(name).exists():
+        hint = nearest(name, known, "is it another package's?")
+        yield f"metric {name!r} is not installed: lm-eval has none of this name; {hint}"
+    package = _PACKAGES.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        yield f"metric {name!r} needs the package {package}, which is not installed"
 
 
-@functools.cache
-def known_metrics() -> frozenset[str]:
-    """Names of lm-eval's metrics; empty when its source cannot be found."""
-    spec = importlib.util.find_spec("lm_eval")
-    for folder in (spec.submodule_search_locations or []) if spec is not None else []:
-        source = Path(folder) / "api" / "metrics.py"
-        if source.is_file():
-            return frozenset(_REGISTERED.findall(source.read_text()))
-    return frozenset()
+def _aggregation_problems(metric: dict[str, Any]) -> Iterator[str]:
+    metric_name, name, known = (
+        metric.get("metric"),
+        metric.get("aggregation"),
+        known_aggregations(),
+    )
+    if not known or isinstance(name, FunctionTag) or metric_name is None:
+        return
+    if name is None and "aggregation" not in metric:
+        if isinstance(metric_name, FunctionTag) or metric_name not in known_metrics():
+            yield (
+                f"metric {str(metric_name)!r} says no aggregation, and lm-eval has none for it: "
+                "add one, like aggregation: mean"
+            )
+    elif name not in known:
+        hint = nearest(str(name), known, f"known are {', '.join(sorted(known))}")
+        yield f"aggregation {name!r} of metric {str(metric_name)!r} is unknown to lm-eval: {hint}"
+
+
+def _dicts(values: Any) -> Iterator[dict[str, Any]]:
+    return (
+        (v for v in values or [] if isinstance(v, dict)) if isinstance(values, list) else iter(())
+    )

@@ -1,4 +1,4 @@
-"""What an evaluation asks the model: the plan's types, reading it, and checking the config before a run.
+"""What an evaluation asks the model: the plan's types, and reading it.
 
 Reads, in `evaluations/step_N/`, `config.json` (an EvaluateConfig, written by the flow) and `plan.json`
 (made by :mod:`tasks.evaluate.planning`). Imports no lm-eval, so a flow and a check take milliseconds.
@@ -9,15 +9,13 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from configs.errors import ConfigError, EvaluationError
+from configs.errors import EvaluationError
 from configs.files import sha256_of_json
 from configs.node import node_name
 from configs.records import Record
 from configs.rundir import EvaluationDir, read_record
 from configs.schema import EvaluateConfig
-from tasks.evaluate.catalog import build_catalog
 from tasks.evaluate.model_folder import model_identity
-from tasks.evaluate.render import check_entry
 from tasks.evaluate.schedule_types import Worker
 
 # What decides when and where an evaluation runs, not what it asks or how the model answers.
@@ -133,16 +131,6 @@ class EvaluationPlan(Record):
     def shards(self) -> list[tuple[TaskPlan, ShardPlan]]:
         """All shards, with the task of each."""
         return [(task, shard) for task in self.tasks for shard in task.shards]
-
-
-def check_tasks(config: EvaluateConfig) -> None:
-    """Raise ConfigError when the config names a task that does not exist or cannot run here."""
-    if not config.tasks:
-        raise ConfigError(
-            "evaluate.tasks is empty: name at least one task, or set evaluate.enabled to false"
-        )
-    for entry in build_catalog(config.task_dirs).select(config.tasks):
-        check_entry(entry)
 
 
 def read_plan(evaluation: EvaluationDir) -> EvaluationPlan:

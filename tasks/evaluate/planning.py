@@ -8,15 +8,15 @@ are put aside into `responses/unused/`, where a later plan finds them again.
 
 from __future__ import annotations
 
-import shutil
 import sys
-import tempfile
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from configs.errors import ConfigError, EvaluationError
 from configs.files import sha256_of_json
 from configs.records import ExportRecord
-from configs.rundir import EvaluationDir, read_record, step_of_folder, write_record
+from configs.rundir import EvaluationDir, read_record, step_of_folder
 from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import Catalog, build_catalog, file_name
 from tasks.evaluate.cutting import Cut, cut
@@ -24,12 +24,13 @@ from tasks.evaluate.enumeration import (
     SEEDS,
     Target,
     enumerate_requests,
-    load_targets,
+    load_target,
+    open_tasks,
     requests_sha256,
 )
 from tasks.evaluate.forecast import forecast_for
 from tasks.evaluate.harness import LM_EVAL_VERSION, Instance
-from tasks.evaluate.live_plan import first_live_plan, live_plan_path
+from tasks.evaluate.live_plan import first_live_plan
 from tasks.evaluate.manifest import (
     documents_path,
     requests_path,
@@ -47,9 +48,12 @@ from tasks.evaluate.plan import (
     inputs_sha256,
     planned_workers,
 )
-from tasks.evaluate.render import check_entry, heldout_file, render
-from tasks.evaluate.responses import shard_path, unused_dir
+from tasks.evaluate.plan_swap import Draft, draft_folder, plan_before, swap_in
+from tasks.evaluate.render import heldout_file, render
+from tasks.evaluate.responses import unused_dir
 from tasks.evaluate.shards import Range, TaskRows, names_in
+from tasks.evaluate.task_checks import checked_entries
+from tasks.evaluate.task_files import TaskFileError
 
 _DATASETS_CACHE = "datasets_cache"
 
@@ -57,48 +61,33 @@ _DATASETS_CACHE = "datasets_cache"
 def plan_anew(
     config: EvaluateConfig, evaluation: EvaluationDir, heldout_dir: Path
 ) -> EvaluationPlan:
-    """Plan by the tasks' files as they are now, for stored responses; EvaluationError, and nothing is
+    """Plan by the tasks' files as they are now, for stored responses; TaskFileError, and nothing is
     changed, when not all of what they ask is answered.
 
     Which model has answered, and how it was run, the plan before says: the model may be gone by now.
     """
-    before = read_record(evaluation.plan_path, EvaluationPlan) or read_record(
-        _plan_before(evaluation), EvaluationPlan
-    )
+    before = plan_before(evaluation)
     _refuse_other_answering(config, before)
-    with tempfile.TemporaryDirectory(dir=evaluation.path, prefix=".anew-") as folder:
-        trial = EvaluationDir(Path(folder) / evaluation.path.name, evaluation.step)
-        trial.path.mkdir()
-        trial.model_dir.symlink_to(evaluation.model_dir.resolve())
-        trial.responses_dir.symlink_to(evaluation.responses_dir)
-        if evaluation.export_path.is_file():
-            shutil.copy2(evaluation.export_path, trial.export_path)
-        plan = make_plan(config, trial, heldout_dir, keep_responses=True, before=before)
+    return make_plan(config, evaluation, heldout_dir, before=before, check=_refuse_unanswered)
+
+
+def _refuse_unanswered(plan: EvaluationPlan) -> None:
     left = set(plan.order)
     asked = [task.task for task in plan.tasks if left & {shard.name for shard in task.shards}]
     if asked:
-        raise EvaluationError(
+        raise TaskFileError(
             f"evaluation task {asked[0]!r} asks what no stored response answers (its prompts, the "
             "model or how it is run are others than then): evaluate again, without --rescore"
         )
-    if before is not None:
-        write_record(_plan_before(evaluation), before)  # should this be killed without a plan
-    plan = make_plan(config, evaluation, heldout_dir, before=before)
-    _plan_before(evaluation).unlink(missing_ok=True)
-    return plan
-
-
-def _plan_before(evaluation: EvaluationDir) -> Path:
-    return evaluation.path / "plan_before.json"
 
 
 def _refuse_other_answering(config: EvaluateConfig, before: EvaluationPlan | None) -> None:
-    """EvaluationError when the config wants the model run otherwise than it was when it answered."""
+    """TaskFileError when the config wants the model run otherwise than it was when it answered."""
     if before is None:
         return
     wanted = _answering(config).model_copy(update={"lm_eval_version": ""})
     if wanted != before.answering.model_copy(update={"lm_eval_version": ""}):
-        raise EvaluationError(
+        raise TaskFileError(
             "the config runs the model otherwise than when it answered (backend, device, dtype, batch "
             "size or threads): evaluate again, without --rescore"
         )
@@ -109,31 +98,42 @@ def make_plan(
     evaluation: EvaluationDir,
     heldout_dir: Path,
     *,
-    keep_responses: bool = False,
     before: EvaluationPlan | None = None,
+    check: Callable[[EvaluationPlan], None] = lambda plan: None,
 ) -> EvaluationPlan:
-    """Make the plan anew; what an earlier plan has left behind is removed first.
+    """Make the plan anew, for the model that is there, or for the one that was asked `before`.
 
-    For the model that is there, or for the one that was asked `before`.
+    What an earlier plan has left stays until the new one is whole and has passed `check`.
     """
+    with draft_folder(evaluation) as folder:
+        draft = _draft(config, evaluation, folder, heldout_dir, before)
+        check(draft.plan)
+        swap_in(evaluation, draft)
+    return draft.plan
+
+
+def _draft(
+    config: EvaluateConfig,
+    evaluation: EvaluationDir,
+    folder: EvaluationDir,
+    heldout_dir: Path,
+    before: EvaluationPlan | None,
+) -> Draft:
     model_sha256 = before.model_sha256 if before is not None else model_identity(evaluation)
     answering = before.answering if before is not None else _answering(config)
-    evaluation.plan_path.unlink(missing_ok=True)
     export = read_record(evaluation.export_path, ExportRecord)
     inputs = inputs_sha256(config, evaluation, model_sha256)  # before they are read
-    _remove_earlier(evaluation)
-    targets, left_out = _render_targets(config, evaluation, heldout_dir)
+    targets, left_out, files = _render_targets(config, evaluation, folder.tasks_dir, heldout_dir)
     tasks: list[TaskPlan] = []
     rows: list[TaskRows] = []
     offsets: list[list[int]] = []
-    for target in load_targets(evaluation.tasks_dir, targets, config.num_fewshot):
-        for name, requests in enumerate_requests(target, config.limit).items():
-            _refuse_twice(name, tasks)
-            task = _enumerated(evaluation, target, name, requests, number=len(tasks))
-            answerer = sha256_of_json([model_sha256, answering.model_dump(mode="json")])
-            rows.append(TaskRows(name, rows_of(requests), answerer))
-            offsets.append(write_requests(requests_path(evaluation, task.file), rows[-1].rows))
-            tasks.append(task)
+    answerer = sha256_of_json([model_sha256, answering.model_dump(mode="json")])
+    for target, name, requests in _enumerated_targets(config, folder, files):
+        _refuse_twice(name, tasks)
+        task = _enumerated(folder, target, name, requests, number=len(tasks))
+        rows.append(TaskRows(name, rows_of(requests), answerer))
+        offsets.append(write_requests(requests_path(folder, task.file), rows[-1].rows))
+        tasks.append(task)
     forecast = forecast_for(evaluation, answering, evaluation.path / "priors.db")
     done, workers = _done(evaluation, rows), planned_workers(config)
     remaining = [(r, list(d)) for r, d in zip(rows, done, strict=True)]
@@ -161,27 +161,31 @@ def make_plan(
         bootstrap_iterations=config.bootstrap_iterations,
         seeds=SEEDS,
     )
-    if cuts.schedule is not None:
-        evaluation.inferred_path.unlink(missing_ok=True)
-        live = first_live_plan(plan, cuts.schedule, workers)
-        write_record(live_plan_path(evaluation), live)
-    if not keep_responses:
-        _put_aside_others(evaluation, plan)
-    write_record(evaluation.plan_path, plan)
-    return plan
+    live = first_live_plan(plan, cuts.schedule, workers) if cuts.schedule is not None else None
+    return Draft(folder, plan, live)
 
 
-def _remove_earlier(evaluation: EvaluationDir) -> None:
-    evaluation.scores_path.unlink(missing_ok=True)
-    for folder in (
-        evaluation.tasks_dir,
-        evaluation.requests_dir,
-        evaluation.documents_dir,
-        evaluation.claims_dir,
-        evaluation.target_scores_dir,
-    ):
-        if folder.exists():
-            shutil.rmtree(folder)
+def _enumerated_targets(
+    config: EvaluateConfig, folder: EvaluationDir, files: dict[str, str]
+) -> Iterator[tuple[Target, str, list[Instance]]]:
+    """Each target's tasks with their requests. TaskFileError in the end, with all that lm-eval refuses.
+
+    `files`: target -> where it is defined.
+    """
+    manager = open_tasks(folder.tasks_dir)
+    refused: list[str] = []
+    for asked, file in files.items():
+        try:
+            target = load_target(manager, asked, config.num_fewshot)
+            enumerated = enumerate_requests(target, config.limit)
+        except TaskFileError as error:
+            traceback.print_exception(error.__cause__)
+            refused.append(f"{file}: {error}")
+            continue
+        for name, requests in enumerated.items():
+            yield target, name, requests
+    if refused:
+        raise TaskFileError("\n".join(refused))
 
 
 def _answering(config: EvaluateConfig) -> Answering:
@@ -197,7 +201,7 @@ def _answering(config: EvaluateConfig) -> Answering:
 
 
 def _enumerated(
-    evaluation: EvaluationDir, target: Target, name: str, requests: list[Instance], number: int
+    folder: EvaluationDir, target: Target, name: str, requests: list[Instance], number: int
 ) -> TaskPlan:
     """The task's plan without shards; its documents are written."""
     file = file_name(number, name)
@@ -209,9 +213,7 @@ def _enumerated(
         requests=len(requests),
         num_fewshot=target.tasks[name].get_config("num_fewshot"),
         requests_sha256=requests_sha256(requests),
-        documents_kept=write_documents(
-            documents_path(evaluation, file), target.tasks[name].eval_docs
-        ),
+        documents_kept=write_documents(documents_path(folder, file), target.tasks[name].eval_docs),
         runs_code=bool(getattr(target.tasks[name], "UNSAFE_CODE", False)),
         shards=[],
     )
@@ -247,32 +249,17 @@ def _shards(
     return shards
 
 
-def _put_aside_others(evaluation: EvaluationDir, plan: EvaluationPlan) -> None:
-    """Move responses in and out of `unused`, so that `responses/` holds the plan's shards only."""
-    wanted = {shard_path(evaluation, shard.name) for _, shard in plan.shards()}
-    unused = unused_dir(evaluation)
-    for path in sorted(evaluation.responses_dir.glob("*.jsonl")):
-        if path not in wanted:
-            unused.mkdir(exist_ok=True)
-            path.replace(unused / path.name)
-    for path in wanted:
-        aside = unused / path.name
-        if aside.is_file():
-            aside.replace(path)
-
-
 def _render_targets(
-    config: EvaluateConfig, evaluation: EvaluationDir, heldout_dir: Path
-) -> tuple[list[str], dict[str, str]]:
+    config: EvaluateConfig, evaluation: EvaluationDir, tasks_dir: Path, heldout_dir: Path
+) -> tuple[list[str], dict[str, str], dict[str, str]]:
+    """What is asked, what is not and why, and the file of each that is asked. Its YAML files are written."""
     try:
         catalog = build_catalog(config.task_dirs)
         left_out = _without_documents(catalog, config.tasks, heldout_dir)
         targets = [name for name in config.tasks if name not in left_out]
-        entries = catalog.select(targets)
-        for entry in entries:
-            check_entry(entry)
+        entries = checked_entries(catalog, targets)
     except ConfigError as error:
-        raise EvaluationError(str(error)) from error
+        raise TaskFileError(str(error)) from error
     for name, reason in left_out.items():
         print(f"evaluation task {name} is left out: {reason}", file=sys.stderr, flush=True)
     if not targets:
@@ -280,8 +267,9 @@ def _render_targets(
     # Checkpoints of one run share it; an evaluation that stands alone keeps to its folder.
     in_run = step_of_folder(evaluation.path) is not None
     cache_dir = (evaluation.path.parent if in_run else evaluation.path) / _DATASETS_CACHE
-    render(entries, evaluation.tasks_dir, heldout_dir, cache_dir)
-    return targets, left_out
+    render(entries, tasks_dir, heldout_dir, cache_dir)
+    files = {entry.name: str(entry.path) for entry in entries}
+    return targets, left_out, {name: files.get(name, f"tag {name}") for name in targets}
 
 
 def _without_documents(catalog: Catalog, names: list[str], heldout_dir: Path) -> dict[str, str]:

@@ -14,36 +14,17 @@ from typing import Any
 
 import yaml
 
-from configs.errors import ConfigError
 from configs.files import write_text
-from tasks.evaluate.catalog import CatalogEntry, FunctionTag, file_name
-from tasks.evaluate.metrics import check_metrics
-from tasks.evaluate.offline import network_allowed
+from tasks.evaluate.catalog import CatalogEntry, file_name
+from tasks.evaluate.task_files import FunctionTag
 
 # Loaders of the datasets library that read files and need no download.
-_FILE_LOADERS = {"json", "csv", "text", "parquet", "arrow", "pandas", "xml"}
-
-
-def check_entry(entry: CatalogEntry) -> None:
-    """Raise ConfigError when the task cannot run here: a data file or metric is missing, or no network."""
-    check_metrics(entry)
-    for pattern in _strings(_local_kwargs(entry, None).get("data_files")):
-        if "://" not in pattern and not glob.glob(pattern, recursive=True):  # noqa: PTH207 (may be absolute)
-            raise ConfigError(
-                f"evaluation task {entry.name!r} ({entry.path}): data file {pattern} does not exist"
-            )
-    wanted = None if network_allowed() else _wants_from_network(entry)
-    if wanted:
-        raise ConfigError(
-            f"evaluation task {entry.name!r} ({entry.path}) needs {wanted} from the network, and "
-            "evaluation runs offline: give it local files (dataset_path: json, "
-            "dataset_kwargs.data_files) or set HF_HUB_OFFLINE=0"
-        )
+FILE_LOADERS = {"json", "csv", "text", "parquet", "arrow", "pandas", "xml"}
 
 
 def heldout_file(entry: CatalogEntry, heldout_dir: Path) -> Path:
     """The data file of one of Overland's own tasks."""
-    (name,) = _strings(entry.values["dataset_kwargs"]["data_files"])
+    (name,) = strings(entry.values["dataset_kwargs"]["data_files"])
     return heldout_dir / name
 
 
@@ -54,7 +35,7 @@ def render(
     for number, entry in enumerate(entries):
         changed = _changed_values(entry, heldout_dir, cache_dir)
         # A function is found beside the file that names it, so that file is included, not copied.
-        has_function = any(isinstance(value, FunctionTag) for value in _leaves(entry.values))
+        has_function = any(isinstance(value, FunctionTag) for value in leaves(entry.values))
         base = {"include": str(entry.path)} if has_function else entry.values
         text = yaml.safe_dump({**base, **changed}, sort_keys=False)
         write_text(tasks_dir / f"{file_name(number, entry.name)}.yaml", text)
@@ -62,17 +43,17 @@ def render(
 
 def _changed_values(entry: CatalogEntry, heldout_dir: Path, cache_dir: Path) -> dict[str, Any]:
     path = entry.values.get("dataset_path")
-    if path in _FILE_LOADERS:
-        kwargs = _local_kwargs(entry, heldout_dir)
+    if path in FILE_LOADERS:
+        kwargs = local_kwargs(entry, heldout_dir)
         return {"dataset_kwargs": {"cache_dir": str(cache_dir), **kwargs}}
-    folder = _local_folder(entry)
+    folder = local_folder(entry)
     return {"dataset_path": str(folder)} if folder else {}
 
 
-def _local_kwargs(entry: CatalogEntry, heldout_dir: Path | None) -> dict[str, Any]:
+def local_kwargs(entry: CatalogEntry, heldout_dir: Path | None) -> dict[str, Any]:
     """The task's `dataset_kwargs` with absolute file names; own tasks' only where they are known."""
     kwargs = entry.values.get("dataset_kwargs")
-    if entry.values.get("dataset_path") not in _FILE_LOADERS or not isinstance(kwargs, dict):
+    if entry.values.get("dataset_path") not in FILE_LOADERS or not isinstance(kwargs, dict):
         return {}
     folder = heldout_dir if entry.is_own else entry.origins["dataset_kwargs"]
     if folder is None:
@@ -95,7 +76,7 @@ def _absolute(value: Any, folder: str) -> Any:
     return str(Path(folder) / Path(value).expanduser())
 
 
-def _local_folder(entry: CatalogEntry) -> Path | None:
+def local_folder(entry: CatalogEntry) -> Path | None:
     """The folder on this machine that `dataset_path` names, if it does."""
     path = entry.values.get("dataset_path")
     if not isinstance(path, str):
@@ -104,27 +85,15 @@ def _local_folder(entry: CatalogEntry) -> Path | None:
     return folder if folder.exists() else None
 
 
-def _wants_from_network(entry: CatalogEntry) -> str | None:
-    values = entry.values
-    path = values.get("dataset_path")
-    for url in _strings(_local_kwargs(entry, None).get("data_files")):
-        if "://" in url and not url.startswith("file://"):
-            return url
-    metrics = values.get("metric_list") or []
-    for metric in metrics:
-        if isinstance(metric, dict) and metric.get("hf_evaluate"):
-            return f"metric {metric.get('metric')!r}"
-    is_local = path in _FILE_LOADERS or _local_folder(entry) or "custom_dataset" in values
-    return None if path is None or is_local else f"data set {path!r}"
+def strings(value: Any) -> Iterator[str]:
+    """All strings in it."""
+    return (leaf for leaf in leaves(value) if isinstance(leaf, str))
 
 
-def _strings(value: Any) -> Iterator[str]:
-    return (leaf for leaf in _leaves(value) if isinstance(leaf, str))
-
-
-def _leaves(value: Any) -> Iterator[Any]:
+def leaves(value: Any) -> Iterator[Any]:
+    """What is in dictionaries and lists, however deep."""
     if isinstance(value, dict | list):
         for inner in value.values() if isinstance(value, dict) else value:
-            yield from _leaves(inner)
+            yield from leaves(inner)
     else:
         yield value

@@ -139,7 +139,8 @@ def _write_scores(evaluation: EvaluationDir, plan: EvaluationPlan) -> Evaluation
         started_at=began,
         ended_at=time.time(),
     )
-    if not evaluation.scores_path.exists():
+    known = read_record(evaluation.scores_path, EvaluationScores)
+    if known is None or known.plan_sha256 != record.plan_sha256:
         _remember(evaluation, plan, times)
     write_record(evaluation.scores_path, record)
     return record

@@ -28,8 +28,9 @@ from infra.launch import make_launcher
 from infra.webhook import SENT, post
 from tasks.evaluate.folder import Say, asked_scores, evaluated
 from tasks.evaluate.holding import in_charge
-from tasks.evaluate.plan import check_tasks, config_of
+from tasks.evaluate.plan import config_of
 from tasks.evaluate.task_ahead import Ahead
+from tasks.evaluate.task_checks import check_tasks
 from tasks.evaluate.task_jobs import (
     POLL_INTERVAL_S,
     EvaluationCancelled,

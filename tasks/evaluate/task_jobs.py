@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.errors import EvaluationError
+from configs.errors import EXIT_BAD_INPUT, EvaluationError
 from configs.files import write_text
 from configs.rundir import EvaluationDir, RunDir
 from configs.schema import EvaluateConfig, LauncherConfig, RunConfig
@@ -51,9 +51,11 @@ class EvaluationCancelled(Exception):  # noqa: N818  (no error: somebody wanted 
 class StageError(EvaluationError):
     """A stage's job has failed."""
 
-    def __init__(self, stage: str, message: str) -> None:
+    def __init__(self, stage: str, message: str, exit_code: int | None = None) -> None:
         super().__init__(message)
         self.stage = stage
+        if stage != "export" and exit_code == EXIT_BAD_INPUT:
+            self.exit_code = EXIT_BAD_INPUT  # the tasks' files are wrong
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,8 @@ def run_stages(
                 handles[stage] = _submit(work, stage, None)
                 status = _wait(work, stage, handles[stage], stop, meanwhile)
             if status.state is not JobState.COMPLETED and not _is_done(work, stage):
-                raise StageError(stage, _what_failed(work.launcher, handles[stage], status))
+                words = _what_failed(work.launcher, handles[stage], status)
+                raise StageError(stage, words, status.exit_code)
             inferred_at = status.ended_at or time.time()
     except (StageError, EvaluationCancelled, KeyboardInterrupt):
         with held_off():

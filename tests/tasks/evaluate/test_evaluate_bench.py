@@ -16,7 +16,7 @@ from tasks.evaluate.bench_evaluate_metrics import run_program
 from tasks.evaluate.bench_evaluate_storage import Storage
 from tasks.evaluate.bench_evaluate_suite import known_metric_s, write_suite
 from tasks.evaluate.catalog import build_catalog
-from tasks.evaluate.render import check_entry
+from tasks.evaluate.task_checks import checked_entries
 
 
 def test_the_tasks_are_the_same_each_time_and_can_run(tmp_path: Path) -> None:
@@ -25,9 +25,7 @@ def test_the_tasks_are_the_same_each_time_and_can_run(tmp_path: Path) -> None:
     assert len(names) >= 12
     for path in sorted((tmp_path / "first").iterdir()):
         assert path.read_bytes() == (tmp_path / "second" / path.name).read_bytes()
-    entries = build_catalog([tmp_path / "first"]).select(names)
-    for entry in entries:
-        check_entry(entry)
+    entries = checked_entries(build_catalog([tmp_path / "first"]), names)
     assert sum(bool(entry.values.get("unsafe_code")) for entry in entries) == 2
     assert len({entry.values["output_type"] for entry in entries}) == 4
 

@@ -18,6 +18,7 @@ from configs.schema import EvaluateConfig
 from tasks.evaluate.manifest import read_requests, requests_path
 from tasks.evaluate.plan import EvaluationPlan, current_plan, read_plan
 from tasks.evaluate.planning import make_plan
+from tasks.evaluate.task_files import TaskFileError
 
 
 def plan_of(run: RunDir, **config: Any) -> EvaluationPlan:
@@ -115,16 +116,38 @@ def test_unknown_task_is_refused_with_the_nearest(run: RunDir) -> None:
     ("extra", "message"),
     [
         ("doc_to_target: '{{ 1 / 0 }}'", "cannot be loaded: ZeroDivisionError"),
-        ("output_type: nonsense", "cannot be loaded: ValueError: Got invalid output_type"),
-        ("doc_to_target: !function absent.f", "cannot be loaded: ImportError"),
+        ("num_fewshot: many", "the prompts of evaluation task 'odd' cannot be made: TypeError"),
+        ("output_type: nonsense", "output_type 'nonsense' is none"),
+        (
+            "doc_to_target: !function raising.f",
+            r"odd\.yaml: .* cannot be loaded: KeyError: 'no' \(.*/raising\.py, line 2\)",
+        ),
     ],
 )
 def test_task_that_lm_eval_cannot_load_is_refused(run: RunDir, extra: str, message: str) -> None:
     write_user_tasks(run.heldout_dir)
+    (run.heldout_dir / "raising.py").write_text("def f(doc):\n    return doc['no']\n")
     text = f"include: shots.yaml\ntask: odd\n{extra}\n"
     (run.heldout_dir / "odd.yaml").write_text(text)
     with pytest.raises(EvaluationError, match=message):
         plan_of(run, tasks=["odd"], task_dirs=[run.heldout_dir])
+
+
+def test_all_that_lm_eval_refuses_is_told_at_once(run: RunDir) -> None:
+    write_user_tasks(run.heldout_dir)
+    for name in ("one", "two"):
+        text = f"include: shots.yaml\ntask: {name}\ndoc_to_target: '{{{{ 1 / 0 }}}}'\n"
+        (run.heldout_dir / f"{name}.yaml").write_text(text)
+    with pytest.raises(TaskFileError) as caught:
+        plan_of(run, tasks=["one", "heldout_cloze", "two"], task_dirs=[run.heldout_dir])
+    first, second = str(caught.value).splitlines()
+    assert first.startswith(
+        f"{run.heldout_dir / 'one.yaml'}: evaluation task 'one' cannot be loaded"
+    )
+    assert second.startswith(
+        f"{run.heldout_dir / 'two.yaml'}: evaluation task 'two' cannot be loaded"
+    )
+    assert caught.value.exit_code == 2
 
 
 def test_plan_is_current_only_for_its_config_and_model(run: RunDir) -> None:

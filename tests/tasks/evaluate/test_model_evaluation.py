@@ -113,7 +113,7 @@ def test_any_model_is_evaluated_resumed_and_scored_anew(
     assert stamps(out) == after
 
     (task_dir / "shots.yaml").write_text(changed + 'doc_to_text: "{{context}}?"\n')
-    refused = evaluate(out, "--rescore", code=1)
+    refused = evaluate(out, "--rescore", code=2)
     assert "'shots' asks what no stored response answers" in refused.stderr
     assert stamps(out) == after
 
@@ -122,7 +122,7 @@ def test_any_model_is_evaluated_resumed_and_scored_anew(
     ("arguments", "words"),
     [
         (["--tasks", "shotz"], "did you mean shots"),
-        (["--tasks", "hellaswag"], "lm_eval/tasks: give that as a task folder to have them"),
+        (["--tasks", "hellaswag"], "is one of lm-eval's own"),
         (["--tasks", "heldout_cloze"], "text that a run has held out"),
         (["--tasks", "odd"], "metric 'brier_scor' is not installed: lm-eval has none"),
         (["--tasks", "shots", "--backend", "vllm"], "needs the package vllm"),
@@ -134,7 +134,9 @@ def test_any_model_is_evaluated_resumed_and_scored_anew(
             ["--resume", "--workers", "8", "--bootstrap", "0"],
             "--bootstrap, --workers would have no",
         ),
-        (["--rescore", "--resume", "--limit", "10"], "--limit, --resume would have no effect"),
+        (["--rescore", "--limit", "10"], "--limit would have no effect"),
+        (["--rescore", "--resume"], "give --resume or --rescore: the first asks the model"),
+        (["--tasks", "shots", "--gpus", "0"], "--gpus 0 is the number of a GPU, and there is none"),
         (["--rescore", "--launcher", "site.yaml"], "--launcher would have no effect"),
     ],
 )

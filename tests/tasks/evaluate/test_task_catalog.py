@@ -13,9 +13,9 @@ from evaluation_setup import REPOSITORY, write_user_tasks
 from configs.errors import ConfigError
 from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import build_catalog
-from tasks.evaluate.plan import check_tasks
+from tasks.evaluate.task_checks import check_tasks
 
-PLAIN_TASK = "task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: data.jsonl}}\n"
+PLAIN_TASK = "task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: data.jsonl}}\ntest_split: train\n"
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -39,7 +39,7 @@ def test_own_tasks_are_known_and_checking_them_imports_no_lm_eval() -> None:
     code = (
         "import sys\n"
         "from configs.schema import EvaluateConfig\n"
-        "from tasks.evaluate.plan import check_tasks\n"
+        "from tasks.evaluate.task_checks import check_tasks\n"
         "check_tasks(EvaluateConfig())\n"
         "print(sorted({'lm_eval', 'torch', 'datasets', 'prefect'} & sys.modules.keys()))\n"
     )
