@@ -53,6 +53,9 @@ _RENDEZVOUS_TIMEOUT_S = 600.0
 _CHECK_S = 0.2
 _PORTS = range(20000, 32000)
 """Below those that the kernel gives to clients."""
+_PORT_TRIES = 100
+_reserved: list[socket.socket] = []
+"""Held open until the process ends."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,7 +218,7 @@ def _meet(interface: str, place: Place, files: SlurmFiles) -> Rendezvous:
     """Where the ranks meet: the first node says, on a port that is free there."""
     if place.rank == 0:
         address = _address_of(interface) if interface else place.node
-        meeting = Rendezvous(job_id=place.job_id, address=address, port=_free_port())
+        meeting = Rendezvous(job_id=place.job_id, address=address, port=_reserved_port())
         write(files.rendezvous, meeting)
         return meeting
     deadline = time.monotonic() + _RENDEZVOUS_TIMEOUT_S
@@ -237,11 +240,22 @@ def _address_of(interface: str) -> str:
     raise LaunchError(f"this node has no network interface {interface!r} with an IPv4 address")
 
 
-def _free_port() -> int:
-    for port in random.sample(_PORTS, 100):
-        with socket.socket() as probe, suppress(OSError):
+def _reserved_port() -> int:
+    """A port that is free here, and kept until this process ends.
+
+    A socket that is bound and does not listen keeps it from everybody who only wants a free port, which is
+    what other jobs on the node do, and not from the ranks' store: both allow the address to be used again.
+    A program that insists on this very number and allows that too can still take it; the job then fails
+    with EADDRINUSE, and the next attempt takes another port.
+    """
+    for port in random.sample(_PORTS, min(len(_PORTS), _PORT_TRIES)):
+        probe = socket.socket()
+        with suppress(OSError):
             probe.bind(("", port))
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _reserved.append(probe)
             return port
+        probe.close()
     raise LaunchError(f"no port between {_PORTS.start} and {_PORTS.stop} is free on this node")
 
 

@@ -32,3 +32,16 @@ def verdict_on_launchers_word(record: AttemptRecord) -> Verdict | None:
         mitigation=mitigation,
     )
     return verdict.model_copy(update={"root_cause_text": sentence})
+
+
+def with_another_port(verdict: Verdict) -> Verdict:
+    """Of a job of our own: its launcher chooses a port for each attempt, so that the next one has another."""
+    if verdict.method != "network_port_taken":
+        return verdict
+    return verdict.model_copy(
+        update={
+            "action": "restart_same_nodes",
+            "mitigation": "Another process listens on the port where the ranks meet; each attempt takes "
+            "another one.",
+        }
+    )

@@ -21,6 +21,7 @@ from tasks.diagnose.compress import compress
 from tasks.diagnose.diagnose import diagnose_attempt
 from tasks.diagnose.failure_agent import is_unsure
 from tasks.diagnose.filter_rules import JobKind, rules_for
+from tasks.diagnose.launcher_words import with_another_port
 from tasks.diagnose.learned_rules import learned_rules
 from tasks.diagnose.log_agent import learn_filter_rules
 from tasks.diagnose.logs import attempt_log_files, read_log
@@ -105,7 +106,7 @@ def _rules_folder(settings: DiagnoseConfig) -> Path:
 
 def _diagnose(attempt: AttemptDir, record: AttemptRecord, config: RunConfig) -> Verdict:
     """The verdict, by past cases and a model too where rules are unsure and these can be had."""
-    verdict = _by_rules(attempt, record, config.diagnose)
+    verdict = with_another_port(_by_rules(attempt, record, config.diagnose))
     if not is_unsure(verdict):
         return verdict
     try:
