@@ -9,7 +9,9 @@ from typing import Any
 
 from tasks.evaluate.catalog import CatalogEntry
 from tasks.evaluate.harness_source import known_aggregations, known_metrics, nearest
+from tasks.evaluate.offline import network_allowed
 from tasks.evaluate.task_files import FunctionTag
+from tasks.evaluate.task_functions import registers
 
 _PACKAGES = {
     "bleu": "sacrebleu",
@@ -26,9 +28,12 @@ def metric_problems(entry: CatalogEntry) -> Iterator[str]:
     values = entry.values
     if "class" in values:
         return  # the task computes its metrics itself, by whatever names
-    for metric in _dicts(values.get("metric_list")):
-        found = [*_name_problems(metric, own=values.get("process_results") is not None)]
-        yield from found or _aggregation_problems(metric)
+    metrics = [*_dicts(values.get("metric_list"))]
+    own_names = values.get("process_results") is not None or registers(entry, "metric")
+    own_means = registers(entry, "metric") or registers(entry, "aggregation")
+    for metric in metrics:
+        found = [*_name_problems(metric, own=own_names)]
+        yield from found if found or own_means else _aggregation_problems(metric)
 
 
 def group_problems(entry: CatalogEntry) -> Iterator[str]:
@@ -52,7 +57,7 @@ def _name_problems(metric: dict[str, Any], *, own: bool) -> Iterator[str]:
     if metric.get("hf_evaluate"):
         return
     known = known_metrics()
-    if known and name not in known and not Path(name).exists():
+    if known and name not in known and not Path(name).exists() and not network_allowed():
         hint = nearest(name, known, "is it another package's?")
         yield f"metric {name!r} is not installed: lm-eval has none of this name; {hint}"
     package = _PACKAGES.get(name)

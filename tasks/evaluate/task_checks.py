@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from configs.errors import ConfigError
 from configs.schema import EvaluateConfig
@@ -17,7 +16,7 @@ from tasks.evaluate.harness_source import known_filters, known_keys, nearest
 from tasks.evaluate.metrics import group_problems, metric_problems
 from tasks.evaluate.task_data import columns_of, file_problems, some_columns, split_problems
 from tasks.evaluate.task_files import FunctionTag
-from tasks.evaluate.task_functions import function_problems
+from tasks.evaluate.task_functions import function_problems, registers
 
 _OUTPUT_TYPES = ("loglikelihood", "loglikelihood_rolling", "generate_until", "multiple_choice")
 _NO_FIELDS = {"tag", "group", "task_list", "include", "class"}
@@ -59,13 +58,11 @@ def checked_entries(catalog: Catalog, names: Sequence[str]) -> list[CatalogEntry
 
 def problems_of(entry: CatalogEntry, *, overridden: bool = False) -> list[str]:
     """A sentence for each mistake. Of a task whose values a group changes, only what holds all the same."""
-    found = [*metric_problems(entry), *file_problems(entry)]
-    if entry.is_group:
-        found += group_problems(entry)
-    elif not overridden and "class" not in entry.values:
+    found = [*(group_problems if entry.is_group else metric_problems)(entry), *file_problems(entry)]
+    if not entry.is_group and not overridden and "class" not in entry.values:
         found += _key_problems(entry)
         found += split_problems(entry)
-        found += _filter_problems(entry.values.get("filter_list"))
+        found += _filter_problems(entry)
         found += _template_problems(entry)
     found += function_problems(entry)
     return [f"evaluation task {entry.name!r} ({entry.path}): {problem}" for problem in found]
@@ -85,8 +82,9 @@ def _key_problems(entry: CatalogEntry) -> Iterator[str]:
         yield "output_type multiple_choice needs doc_to_choice: a column, a list or a template"
 
 
-def _filter_problems(filters: Any) -> Iterator[str]:
-    known = known_filters()
+def _filter_problems(entry: CatalogEntry) -> Iterator[str]:
+    known = frozenset() if registers(entry, "filter") else known_filters()
+    filters = entry.values.get("filter_list")
     for pipeline in filters if isinstance(filters, list) else ():
         steps = pipeline.get("filter") if isinstance(pipeline, dict) else None
         if not isinstance(steps, list) or "name" not in pipeline:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from tasks.evaluate.catalog import CatalogEntry
 from tasks.evaluate.harness_source import nearest
 from tasks.evaluate.render import leaves
 from tasks.evaluate.task_files import FunctionTag
+
+_MADE_AT_RUN_TIME = re.compile(r"\b(globals|locals|vars|setattr|exec)\(")
+"""Ways in which a module may have names that it does not write down."""
 
 
 def function_problems(entry: CatalogEntry) -> Iterator[str]:
@@ -26,11 +30,26 @@ def function_problems(entry: CatalogEntry) -> Iterator[str]:
                     yield f"{key}: {problem}"
 
 
+def registers(entry: CatalogEntry, kind: str) -> bool:
+    """Whether a module of its functions gives lm-eval further metrics, aggregations or filters."""
+    for key, value in entry.values.items():
+        for leaf in leaves(value):
+            if isinstance(leaf, FunctionTag):
+                path = _module_path(str(leaf).rpartition(".")[0], entry.origins[key])
+                if path.is_file() and f"register_{kind}" in path.read_text(errors="replace"):
+                    return True
+    return False
+
+
+def _module_path(module: str, folder: Path) -> Path:
+    return folder / f"{module.replace('.', '/')}.py"
+
+
 def _problem(function: str, folder: Path) -> str | None:
     module, _, name = function.rpartition(".")
     if not module:
         return f"!function {function} names no module: write module.{function}, for module.py in {folder}"
-    path = folder / f"{module.replace('.', '/')}.py"
+    path = _module_path(module, folder)
     if path.is_file():
         status = path.stat()
         return _problem_of(path, name, status.st_size, status.st_mtime_ns)
@@ -51,7 +70,7 @@ def _problem_of(path: Path, name: str, *_version: int) -> str | None:
     if "sys.path" not in text and (missing := _missing_import(module)) is not None:
         return f"{path}, line {missing[0]}, imports {missing[1]}, which is not installed"
     names = set(_names(module.body))
-    if name in names or "*" in names or "__getattr__" in names:
+    if name in names or {"*", "__getattr__"} & names or _MADE_AT_RUN_TIME.search(text):
         return None
     hint = nearest(name, names, "no name there is like it")
     return f"!function {path.stem}.{name}: {path} has no {name}; {hint}"

@@ -50,6 +50,29 @@ def test_good_tasks_are_good(tmp_path: Path) -> None:
     check_tasks(EvaluateConfig(tasks=[*asked, "repeats"], task_dirs=[tmp_path]), of_run=False)
 
 
+@pytest.mark.parametrize(
+    ("changes", "module"),
+    [
+        (
+            "doc_to_text: !function own.made",
+            "for name in ('made',):\n    globals()[name] = lambda doc: name\n",
+        ),
+        (
+            "doc_to_text: !function own.f\n"
+            "filter_list: [{name: f, filter: [{function: mine}]}]\n"
+            "metric_list: [{metric: my_metric}]",
+            "from lm_eval.api.registry import register_filter, register_metric\n"
+            "def f(doc):\n    return ''\n",
+        ),
+    ],
+)
+def test_names_that_a_module_makes_when_it_is_run_are_left_to_lm_eval(
+    tmp_path: Path, changes: str, module: str
+) -> None:
+    write_task(tmp_path, changes, own__py=module)
+    check_tasks(EvaluateConfig(tasks=["odd"], task_dirs=[tmp_path]), of_run=False)
+
+
 FILTER = "filter_list: [{name: f, filter: [{function: regex, regex_pattern: '([a'}]}]"
 
 
