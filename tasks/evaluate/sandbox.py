@@ -3,11 +3,12 @@
 Each piece of work is a process in namespaces of its own (user, network, process, IPC, mount, as
 `unshare -rn` makes them), behind a filter of system calls. It has no sockets but connected pairs, no
 privileges, no descriptors of its parent, and sees only its own processes. Every file is read-only except
-a scratch folder and /dev/shm, which are in memory, empty and gone with it.
+a scratch folder and /dev/shm, which are in memory, empty and gone with it. Where the kernel has Landlock, no
+other files can be read than :mod:`tasks.evaluate.sandbox_reads` lists.
 
-What it can do: READ whatever the user who scores can read, files with secrets in their home folder
-among them; it has no way to send that anywhere. Use its memory limit in each of its processes. Decide on
-its own answer, if the work runs the code in its own process, as `exec` does; not on any other's.
+What it can do: READ whatever the user who scores can read where there is no Landlock; it has no way to send
+that anywhere. Exceed its memory limit for a quarter of a second by many processes together. Decide on its
+own answer, if the work runs the code in its own process, as `exec` does; not on any other's.
 
 The answer leaves by memory that is shared with the parent. It has no descriptor, and the kernel gives
 it to none of the processes that the work starts. Linux only.
@@ -25,6 +26,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from configs.errors import EvaluationError
-from tasks.evaluate import sandbox_filter, sandbox_manager
+from tasks.evaluate import sandbox_filter, sandbox_manager, sandbox_memory, sandbox_reads
 from tasks.evaluate import sandbox_kernel as kernel
 
 _KEPT_VARIABLES = ("PATH", "LANG", "HOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "TMPDIR")
@@ -49,6 +51,7 @@ _MAX_DESCRIPTORS = 1 << 16
 _MIB = 1 << 20
 _MAX_ANSWER_BYTES = _MIB
 _HEADER_BYTES = 8
+_LOOK_S = 0.25
 
 
 class SandboxError(EvaluationError):
@@ -68,8 +71,10 @@ class Limits:
     """What the confined work may use."""
 
     memory_bytes: int
-    """Of each process, beyond what it has when it is confined."""
+    """Of all its processes together, beyond what they have when they are confined."""
     time_s: float
+    readable: tuple[Path, ...] = ()
+    """Files and folders that it may read beside what programs need."""
     scratch_bytes: int = 256 * _MIB
 
 
@@ -95,7 +100,7 @@ def confined(act: Callable[[], Any], limits: Limits, *, required: bool = True) -
         if child == 0:
             _enter(act, limits, scratch, shared, required=required)
         try:
-            _wait(child, limits.time_s)
+            _wait(child, limits)
         finally:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(child, signal.SIGKILL)
@@ -106,13 +111,21 @@ def confined(act: Callable[[], Any], limits: Limits, *, required: bool = True) -
         return _answered(shared)
 
 
-def _wait(child: int, time_s: float) -> None:
+def _wait(child: int, limits: Limits) -> None:
     descriptor = os.pidfd_open(child)
+    deadline, inherited_bytes = time.monotonic() + limits.time_s, sandbox_memory.own_bytes()
     try:
-        if not select.select([descriptor], [], [], time_s)[0]:
-            raise NoAnswerError(
-                f"running the model's code took longer than {time_s:.0f} s (evaluate.code_timeout_s)"
-            )
+        while not select.select([descriptor], [], [], min(_LOOK_S, limits.time_s))[0]:
+            if time.monotonic() >= deadline:
+                raise NoAnswerError(
+                    f"running the model's code took longer than {limits.time_s:.0f} s "
+                    "(evaluate.code_timeout_s)"
+                )
+            if sandbox_memory.bytes_of_all(child, inherited_bytes) > limits.memory_bytes:
+                raise NoAnswerError(
+                    f"the processes of the model's code took more than {limits.memory_bytes >> 20} MiB "
+                    "together (evaluate.code_memory_gib)"
+                )
     finally:
         os.close(descriptor)
 
@@ -195,6 +208,7 @@ def _give(shared: mmap.mmap, result: dict[str, Any]) -> None:
 
 def _confine(limits: Limits, scratch: Path, shared: mmap.mmap, *, isolated: bool) -> list[str]:
     """Confine this process, for good; returns what the kernel did not grant."""
+    readable = {*sandbox_reads.needed_paths(), *limits.readable}
     shared.madvise(mmap.MADV_DONTFORK)
     kernel.refuse_inspection()
     _close_descriptors()
@@ -206,6 +220,9 @@ def _confine(limits: Limits, scratch: Path, shared: mmap.mmap, *, isolated: bool
         missing = kernel.hide_files(scratch, limits.scratch_bytes)
     os.chdir(scratch)
     kernel.drop_privileges()
+    can_refuse = sandbox_reads.is_available()
+    if can_refuse and not sandbox_reads.refuse_other_files(readable, scratch):
+        missing.append("a limit on the files that can be read")
     if not sandbox_filter.refuse_calls():
         missing.append("a filter of system calls")
     multiprocessing.Manager = sandbox_manager.Manager  # type: ignore[assignment]

@@ -17,6 +17,7 @@ from typing import Any
 
 from configs.errors import EXIT_OK, EvaluationError
 from configs.rundir import EvaluationDir
+from tasks.evaluate import sandbox_reads
 from tasks.evaluate.enumeration import Target, one_line
 from tasks.evaluate.plan import config_of, read_plan
 from tasks.evaluate.sandbox import Limits, NoAnswerError, SandboxError, confined
@@ -149,7 +150,16 @@ def _main(argv: list[str]) -> int:
     plan, config = read_plan(evaluation), config_of(evaluation)
     if plan.sha256() != plan_sha256:
         raise EvaluationError("the plan was made anew meanwhile")
-    limits = Limits(int(config.code_memory_gib * (1 << 30)), config.code_timeout_s)
+    limits = Limits(
+        memory_bytes=int(config.code_memory_gib * (1 << 30)),
+        time_s=config.code_timeout_s,
+        readable=(evaluation.tasks_dir, *config.task_dirs),
+    )
+    if not sandbox_reads.is_available():
+        print(
+            "this kernel has no Landlock: the model's code can read whatever this user can",
+            file=sys.stderr,
+        )
     required = config.code_sandbox == "required"
     if not required:
         print("code_sandbox is best_effort: what the kernel lacks is done without", file=sys.stderr)

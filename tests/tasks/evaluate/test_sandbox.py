@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tasks.evaluate import sandbox_kernel
+from tasks.evaluate import sandbox_kernel, sandbox_reads
 from tasks.evaluate.sandbox import (
     Limits,
     NoAnswerError,
@@ -178,6 +178,69 @@ def test_secrets_are_not_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     done = subprocess.run(argv, env=clean_environment(), capture_output=True, text=True, check=True)
     assert done.stdout.count("HF_HUB_OFFLINE=1") == 2
     assert "hidden" not in done.stdout
+
+
+needs_landlock = pytest.mark.skipif(
+    not sandbox_reads.is_available(), reason="this kernel has no Landlock"
+)
+
+
+@needs_landlock
+@pytest.mark.parametrize("isolated", [True, False])
+def test_other_files_cannot_be_read(
+    tmp_path: Path, isolated: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "task").mkdir()
+    (tmp_path / "task" / "data").write_text("of the task")
+    (tmp_path / "secret").write_text("hidden")
+    if not isolated:
+        monkeypatch.setattr(sandbox_kernel, "unshare", lambda: False)
+
+    def look() -> dict[str, str]:
+        argv = ["cat", str(tmp_path / "secret")]
+        return {
+            "task": outcome((tmp_path / "task" / "data").read_text),
+            "secret": outcome((tmp_path / "secret").read_text),
+            "folder": outcome(lambda: [*tmp_path.iterdir()]),
+            "shadow": outcome(Path("/etc/shadow").read_text),
+            "program": outcome(lambda: subprocess.run(argv, capture_output=True).returncode),
+            "python": outcome(
+                lambda: subprocess.run([sys.executable, "-c", "import lm_eval"]).returncode
+            ),
+        }
+
+    limits = Limits(1 << 30, 60.0, readable=(tmp_path / "task", tmp_path / "absent"))
+    assert confined(look, limits, required=isolated and has_namespaces) == {
+        "task": "'of the task'",
+        "secret": "PermissionError",
+        "folder": "PermissionError",
+        "shadow": "PermissionError",
+        "program": "1",
+        "python": "0",
+    }
+
+
+def test_many_processes_share_one_limit_of_memory() -> None:
+    """What they have inherited is shared, and counts for none of them."""
+    inherited = bytearray(os.urandom(1 << 20) * 192)
+
+    def sleep_with(size_bytes: int) -> None:
+        mine = bytearray(b"x") * size_bytes
+        time.sleep(1.0 if size_bytes < 1 << 20 else 60.0)
+        del mine
+
+    def all_of(size_bytes: int) -> int:
+        context = multiprocessing.get_context("fork")
+        processes = [context.Process(target=sleep_with, args=(size_bytes,)) for _ in range(4)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        return len(inherited)
+
+    assert confined(lambda: all_of(1000), LIMITS, required=has_namespaces) == len(inherited)
+    with pytest.raises(NoAnswerError, match="took more than 256 MiB together"):
+        confined(lambda: all_of(100 << 20), LIMITS, required=has_namespaces)
 
 
 def passes(result: Any) -> None:
