@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from configs.errors import ConfigError, InputError
 from configs.load import load_config
 from configs.schema import EvaluateConfig, LauncherConfig
+from infra.launch import require_site
 from tasks.evaluate.folder import check_gpus, visible_gpus
 
 
@@ -32,8 +33,12 @@ def _option(name: str) -> str:
 
 
 def launcher_of(config: Path | None) -> LauncherConfig | None:
-    """The launcher of the config that is given; None without one."""
-    return load_config(config, []).launcher if config is not None else None
+    """The launcher of the config that is given, which can be used; None without one."""
+    if config is None:
+        return None
+    launcher = load_config(config, []).launcher
+    require_site(launcher)
+    return launcher
 
 
 def gpus_of(text: str, launcher: LauncherConfig | None) -> list[int]:

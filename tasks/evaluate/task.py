@@ -19,7 +19,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 from prefect.logging import get_run_logger
 
-from configs.errors import EvaluationError, OverlandError
+from configs.errors import EvaluationError, JobRefusedError, OverlandError, SiteError
 from configs.records import EvaluationFailure, EvaluationScores
 from configs.regressions import Alert, RegressionReport
 from configs.rundir import EvaluationDir, RunDir, write_record
@@ -114,7 +114,7 @@ def _evaluated(
 
 def evaluate_on(launcher: LauncherConfig, evaluation: EvaluationDir, say: Say) -> EvaluationScores:
     """Score a model's folder by jobs under a launcher. They go on when this process is killed; the same
-    call again waits for them."""
+    call again waits for them. SiteError when the cluster cannot give what they ask for."""
     work = Work(
         name=f"{evaluation.path.name}-{{stage}}",
         evaluation=evaluation,
@@ -125,9 +125,14 @@ def evaluate_on(launcher: LauncherConfig, evaluation: EvaluationDir, say: Say) -
         warn=say,
         say=say,
     )
-    return evaluated(
-        evaluation, say, lambda look: run_stages(work, stages_left(work), threading.Event(), look)
-    )
+
+    def run(look: Callable[[], None]) -> None:
+        try:
+            run_stages(work, stages_left(work), threading.Event(), look)
+        except JobRefusedError as error:
+            raise SiteError(str(error)) from error
+
+    return evaluated(evaluation, say, run)
 
 
 def watch_scores(config: RunConfig) -> None:

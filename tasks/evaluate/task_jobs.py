@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from configs.errors import EXIT_BAD_INPUT, EvaluationError
+from configs.errors import EXIT_BAD_INPUT, EvaluationError, JobRefusedError
 from configs.files import write_text
 from configs.rundir import EvaluationDir, RunDir
 from configs.schema import EvaluateConfig, LauncherConfig, RunConfig
@@ -146,7 +146,7 @@ def run_stages(
                 words = _what_failed(work.launcher, handles[stage], status)
                 raise StageError(stage, words, status.exit_code)
             inferred_at = status.ended_at or time.time()
-    except (StageError, EvaluationCancelled, KeyboardInterrupt):
+    except (StageError, EvaluationCancelled, JobRefusedError, KeyboardInterrupt):
         with held_off():
             for handle in handles.values():
                 work.launcher.cancel(handle)
