@@ -20,6 +20,7 @@ _PACKAGES = {
     "ter": "sacrebleu",
     "f1": "sklearn",
     "mcc": "sklearn",
+    "matthews_corrcoef": "sklearn",
 }
 
 
@@ -50,7 +51,7 @@ def group_problems(entry: CatalogEntry) -> Iterator[str]:
 
 def _name_problems(metric: dict[str, Any], *, own: bool) -> Iterator[str]:
     name = metric.get("metric")
-    if name is None:
+    if not isinstance(name, str):
         yield "an entry of metric_list has no metric: give it a name, like {metric: acc}"
     if own or not isinstance(name, str) or isinstance(name, FunctionTag):
         return
@@ -60,31 +61,35 @@ def _name_problems(metric: dict[str, Any], *, own: bool) -> Iterator[str]:
     if known and name not in known and not Path(name).exists() and not network_allowed():
         hint = nearest(name, known, "is it another package's?")
         yield f"metric {name!r} is not installed: lm-eval has none of this name; {hint}"
-    package = _PACKAGES.get(name)
-    if package is not None and importlib.util.find_spec(package) is None:
+    if (package := _missing_package(name)) is not None:
         yield f"metric {name!r} needs the package {package}, which is not installed"
 
 
 def _aggregation_problems(metric: dict[str, Any]) -> Iterator[str]:
-    metric_name, name, known = (
-        metric.get("metric"),
-        metric.get("aggregation"),
-        known_aggregations(),
-    )
-    if not known or isinstance(name, FunctionTag) or metric_name is None:
+    metric_name, known = metric.get("metric"), known_aggregations()
+    if not known or isinstance(metric.get("aggregation"), FunctionTag):
         return
-    if name is None and "aggregation" not in metric:
+    if "aggregation" not in metric:
         if isinstance(metric_name, FunctionTag) or metric_name not in known_metrics():
             yield (
                 f"metric {str(metric_name)!r} says no aggregation, and lm-eval has none for it: "
                 "add one, like aggregation: mean"
             )
-    elif name not in known:
+        return
+    name = metric["aggregation"]
+    where = f"aggregation {name!r} of metric {str(metric_name)!r}"
+    if not isinstance(name, str) or name not in known:
         hint = nearest(str(name), known, f"known are {', '.join(sorted(known))}")
-        yield f"aggregation {name!r} of metric {str(metric_name)!r} is unknown to lm-eval: {hint}"
+        yield f"{where} is unknown to lm-eval: {hint}"
+    elif (package := _missing_package(name)) is not None:
+        yield f"{where} needs the package {package}, which is not installed"
+
+
+def _missing_package(name: str) -> str | None:
+    package = _PACKAGES.get(name)
+    return package if package is not None and importlib.util.find_spec(package) is None else None
 
 
 def _dicts(values: Any) -> Iterator[dict[str, Any]]:
-    return (
-        (v for v in values or [] if isinstance(v, dict)) if isinstance(values, list) else iter(())
-    )
+    if isinstance(values, list):
+        yield from (value for value in values if isinstance(value, dict))

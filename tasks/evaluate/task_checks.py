@@ -93,7 +93,8 @@ def _filter_problems(entry: CatalogEntry) -> Iterator[str]:
         where = f"filter {pipeline['name']!r}"
         for step in steps:
             name = step.get("function") if isinstance(step, dict) else None
-            if not isinstance(name, FunctionTag) and known and name not in known:
+            is_name = isinstance(name, str) and (isinstance(name, FunctionTag) or name in known)
+            if known and not is_name:
                 hint = nearest(str(name), known, f"known are {', '.join(sorted(known))}")
                 yield f"{where} has function {name!r}, which lm-eval does not know: {hint}"
             pattern = step.get("regex_pattern") if isinstance(step, dict) else None

@@ -52,7 +52,7 @@ def split_problems(entry: CatalogEntry) -> Iterator[str]:
         return
     for key in _SPLITS:
         split = values.get(key)
-        if split is not None and split not in known:
+        if split is not None and (not isinstance(split, str) or split not in known):
             found = nearest(str(split), known, f"there are {', '.join(sorted(known))}")
             yield f"{key} {split!r} is no split of dataset_kwargs.data_files: {found}"
     if values["dataset_path"] == "json" and not values["dataset_kwargs"].get("field"):
@@ -112,7 +112,7 @@ def _look_once(path: Path, size_bytes: int, _time_ns: int) -> _Seen:
                 continue
             try:
                 document = json.loads(line)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return _whole(path, size_bytes, f"line {number} is no JSON ({_words(error)})")
             if not isinstance(document, dict):
                 return _whole(path, size_bytes, f"line {number} is no JSON object")
@@ -133,7 +133,7 @@ def _whole(path: Path, size_bytes: int, problem: str) -> _Seen:
         return wrong
     try:
         value = json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return wrong
     if value == []:
         return _Seen(problem=f"data file {path} has no documents: its list is empty")
@@ -149,10 +149,10 @@ def some_columns(columns: set[str]) -> str:
     return ", ".join(names[:_COLUMNS_SHOWN]) + more if names else "none"
 
 
-def _words(error: ValueError) -> str:
+def _words(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno}"
-    return "it is not UTF-8"
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else "it is nested too deeply"
 
 
 def _matching(pattern: str) -> list[str]:
