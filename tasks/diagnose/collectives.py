@@ -13,13 +13,13 @@ from tasks.diagnose.patterns import compile_pattern
 
 _RANK = compile_pattern(r"\bRank (\d+)\]")
 _WORK = compile_pattern(r"WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
-_ENQUEUED = compile_pattern(r"last enqueued work: (\d+)")
+_ENQUEUED = compile_pattern(r"[Ll]ast enqueued (?:NCCL )?work: (\d+)")
 _MISSING = compile_pattern(
     r"(?:Ranks? (?P<barrier>\d+(?:, \d+)*) failed to pass monitoredBarrier|"
     r"^\s*- \[(?P<desync>\d+(?:, ?\d+)*)\] (?:finished collective .{0,80}but didn't join|joined but didn't finish|never joined)|"
     r"missing ranks: [\[{](?P<recorder>\d+(?:, ?\d+)*)[\]}]|"
     r"(?i:ranks?) (?i:which|that) (?i:did not|have not|has not|never) (?i:join|enter|reach|arriv)\w*(?: \w+){0,3}: ?[\[{]?(?P<analysis>\d+(?:, ?\d+)*)|"
-    r"(?i:rank) (?P<one>\d+)(?: \w+)? (?i:has not joined|did not join|never joined|did not enter|never entered|never reached|stack unchanged))"
+    r"(?i:rank) (?P<one>\d+)(?: \w+)? (?i:has not joined|did not join|never joined|did not enter|never entered|never reached|stack unchanged|is the only (?:one|rank) (?:behind|missing|absent|not)))"
 )
 """As a barrier says it, the analysis of NCCL's flight records, and watchdogs of other makes."""
 _MOST_WAIT = 0.5

@@ -29,6 +29,7 @@ from tasks.diagnose.cancels import (
     OF_A_LOST_PEER,
     without_what_comes_of_a_cancel,
 )
+from tasks.diagnose.causes import amended, link_fault_before, told_and_mentioned
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.deaths import (
     verdict_on_last_word,
@@ -66,9 +67,10 @@ _CONFIDENCE = {"decisive": 0.95, "cause": 0.85, "effect": 0.6}
 _EXCEPTION_CONFIDENCE = 0.8
 _ASIDE_CONFIDENCE = 0.4
 _ENDS_THE_JOB = ("SlurmTimeLimit", "SlurmPreempted")
+_EXIT_OF_AN_EXCEPTION = 1
+"""Python's own: a rank that lost its peer exits so too."""
 _LONG_AFTER_S = 120.0
 """A scheduler that ends a job that much after its own failure ends what was dead already."""
-_LINES_UNTIL_EFFECTS = 20
 
 
 def diagnose_attempt(
@@ -87,7 +89,7 @@ def diagnose_attempt(
     files = attempt_log_files(attempt.path)
     sources = [source_of(f, str(f.relative_to(attempt.path))) for f in files]
     scan = scan_files(sources, _handled_errors(attempt.events()), learned)
-    scan.topology.settle()
+    scan.settle()
     verdict = (
         _from_record(record, scan) or _from_logs(scan, own_job=True) or _from_job_signal(record)
     )
@@ -104,7 +106,7 @@ def diagnose_files(paths: list[Path]) -> Verdict:
 
 def diagnose_scan(scan: Scan) -> Verdict:
     """The same for logs that have been scanned."""
-    scan.topology.settle()
+    scan.settle()
     verdict = (
         verdict_on_success(scan)
         or _from_logs(scan, own_job=False)
@@ -144,7 +146,7 @@ def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
 
 
 def _from_logs(scan: Scan, *, own_job: bool) -> Verdict | None:
-    causes, mentioned = _told_and_mentioned(scan)
+    causes, mentioned = told_and_mentioned(scan)
     for decisive in scan.fatal("decisive"):
         if not _long_after(decisive, causes):
             return _of_finding(decisive, scan)
@@ -155,18 +157,6 @@ def _from_logs(scan: Scan, *, own_job: bool) -> Verdict | None:
         or _from_effects(scan)
         or next((_of_finding(cause, scan) for cause in mentioned), None)
     )
-
-
-def _told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
-    """Causes, apart from exceptions that a line mentions long before anything else goes wrong."""
-    causes = scan.fatal("cause")
-    told = [f for f in causes if not f.in_passing]
-    mentioned = [f for f in causes if f.in_passing]
-    if told:
-        return told, []
-    first = min((f.order for f in scan.fatal("effect")), default=0)
-    near = [f for f in mentioned if first - f.order <= _LINES_UNTIL_EFFECTS]
-    return near, [f for f in mentioned if f not in near]
 
 
 def _long_after(decisive: Finding, causes: list[Finding]) -> bool:
@@ -183,7 +173,8 @@ def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Ve
     torchrun looks only now and then, so where lines or times tell the order, they are believed.
     """
     ordered = len({c.line.file for c in causes}) == 1 or all(c.time is not None for c in causes)
-    own_words = {f.rank for f in causes} | {f.rank for f in scan.fatal("effect")}
+    effects = [f for f in scan.fatal("effect") if f.method not in CANCELLED]
+    own_words = {f.rank for f in (*causes, *effects)}
     for death in scan.torchrun.own_deaths():
         for cause in causes[: 1 if ordered and not own_job else None]:
             if death.rank is not None and cause.rank == death.rank:
@@ -193,7 +184,8 @@ def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Ve
             if causes and not silent:
                 return None
             return verdict_on_signal(death, scan, own_job=own_job)
-        if silent and not causes:
+        by_itself = death.exit_code != _EXIT_OF_AN_EXCEPTION or not effects
+        if silent and not causes and by_itself:
             return _from_withdrawn(scan, death) or verdict_on_silent_exit(death, scan)
     return None
 
@@ -216,7 +208,7 @@ def _from_effects(scan: Scan) -> Verdict | None:
     effects = without_what_comes_of_a_cancel(scan)
     others = [f for f in effects if f.method not in CANCELLED]
     if others:
-        return _of_finding(others[0], scan)
+        return _of_finding(link_fault_before(others[0], scan) or others[0], scan)
     if not effects:
         return None
     silence_s = scan.progress.silence_before(effects[0].line)
@@ -264,6 +256,7 @@ def _from_withdrawn(scan: Scan, death: RankFailure | None = None) -> Verdict | N
 
 
 def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) -> Verdict:
+    finding = amended(finding, scan)
     confidence = _CONFIDENCE[finding.role]
     if finding.method == "exception":
         confidence = _EXCEPTION_CONFIDENCE

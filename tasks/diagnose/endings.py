@@ -7,6 +7,7 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.place import one_host, stuck_ranks
 from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.scan import Scan
+from tasks.diagnose.survival import NOTICES
 from tasks.diagnose.verdicts import make_verdict
 
 _OF_EMPTY_LOGS = "Look at the scheduler's record of the job and the nodes' system logs."
@@ -20,6 +21,8 @@ def verdict_on_success(scan: Scan) -> Verdict | None:
     though processes may crash as they leave.
     """
     ended_well, completed = scan.progress.success(), scan.progress.completed
+    if completed is None and any(f.method in NOTICES for f in scan.fatal("decisive")):
+        return None  # It saved and left when it was told to.
     failed = scan.survival.failed_exit() is not None
     if ended_well is not None and (completed is not None or not failed):
         return make_verdict("NoFailure", method="log", confidence=0.95, evidence=[ended_well])
@@ -58,8 +61,10 @@ def _verdict_on_silent_end(scan: Scan) -> Verdict | None:
 
 def hang(scan: Scan, said: str, line: LogLine) -> Verdict:
     """A hang, with the rank that is behind if one is."""
-    ranks = stuck_ranks(scan)
-    node = one_host(scan, ranks) or (scan.topology.tables.silent_writer() if not ranks else None)
+    ranks = stuck_ranks(scan) or scan.roll_call.missing()
+    node = one_host(scan, ranks)
+    if not ranks:
+        node = scan.idle_hosts.only_idle() or scan.topology.tables.silent_writer()
     return make_verdict(
         "Hang",
         method="silence",

@@ -62,6 +62,9 @@ _WRAPPERS = (
     "ExceptionGroup",
     "BaseExceptionGroup",
 )
+_OF_COMPILERS = ("InductorError", "LoweringException", "BackendCompilerFailed", "TorchRuntimeError")
+"""They say first what another exception was: InductorError: PermissionError: ..."""
+_INNER = compile_pattern(rf"^({_TYPE_NAME}(?:Error|Exception)): (.*)$")
 _WRAPPING_MESSAGE = compile_pattern(r"Caught \w+ in ")
 # Raised and caught in everyday code: not the reason for what is raised while handling them.
 _BENIGN_CONTEXT = (
@@ -256,7 +259,8 @@ class TracebackReader:
         if match is None:
             return None
         name = match[1] or (match[3] if not in_traceback else "")
-        raised = Raised(name, (match[2] or "").strip(), line, frames)
+        name, message = _innermost(name, (match[2] or "").strip())
+        raised = Raised(name, message, line, frames)
         begun_at = self._begun_at if in_traceback else line.number
         raised = replace(raised, in_traceback=in_traceback, begun_at=begun_at)
         if self._link is not None and in_traceback:
@@ -274,6 +278,12 @@ def _behind(raised: Raised, above: Raised, direct: bool) -> Raised:
     if above.depth >= _MAX_LINKS and above.context is not None:
         above = replace(above, context=above.context.context, depth=above.depth - 1)
     return replace(raised, context=above, direct=direct, depth=above.depth + 1)
+
+
+def _innermost(name: str, message: str) -> tuple[str, str]:
+    """Type and message of what a compiler's exception repeats, else its own."""
+    inner = _INNER.match(message) if name.endswith(_OF_COMPILERS) else None
+    return (inner[1], inner[2]) if inner is not None else (name, message)
 
 
 def _is_type(name: str) -> bool:

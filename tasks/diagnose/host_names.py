@@ -27,6 +27,7 @@ _SHORT = re.compile(r"(?i)[abehlprstvx]\d{1,3}")
 """A GPU's model, a version, a rank."""
 _DEVICE = re.compile(r"(?i)gpu-?(?:\d|[0-9a-f]{8}(?:-[0-9a-f-]+)?)")
 _LAST_LETTER = re.compile(r"(?<=[-#])[a-z]$")
+_LAST_HEX = re.compile(r"(?<=-)(?=[0-9a-f]{0,11}\d)[0-9a-f]{2,12}$")
 _FILE = re.compile(
     r"\.(?:py|so|json|ya?ml|bin|log|txt|pt|pth|cc|cpp|cu|h|hpp|out|err|tar|gz|parquet|jsonl|safetensors|npy|idx|arrow|sh|cfg|toml)(?:\.\d+)*$"
 )
@@ -34,7 +35,7 @@ _FILE = re.compile(
 
 _LABEL = re.compile(
     r"(?:[\d\s:.,TZ/+-]{8,40})?"
-    r"(?:\((?P<actor>[A-Za-z][\w.-]{1,80}), rank=|[\[(]?(?P<host>[A-Za-z][\w.-]{1,80}\w)[\])]?(?::? |: ?|:\d+\s))"
+    r"(?:\((?P<actor>[A-Za-z][\w.-]{1,80}), rank=|[\[(]?(?P<host>[A-Za-z][\w.-]{1,80}\w)[\])]?(?::? |: ?|:\d+\s|\| ?))"
 )
 _FIELD = re.compile(
     r"\"(?:host(?:_?name)?|node(?:_?name)?|pod(?:_?name)?|replica|instance)\" ?: ?\"(?P<host>[\w.-]{1,80})\""
@@ -77,4 +78,5 @@ def may_name_host(name: str) -> bool:
 
 def family_of(name: str) -> str:
     """The name without its numbers, or the letter at its end: hosts of one cluster share it."""
-    return _LAST_LETTER.sub("#", DIGITS.sub("#", name.partition(".")[0]))
+    short = _LAST_HEX.sub("#", name.partition(".")[0])
+    return _LAST_LETTER.sub("#", DIGITS.sub("#", short))

@@ -74,7 +74,8 @@ class HostTables:
             return None
         if len(self.labels) < _MAX_SHAPES or label in self.labels:
             self.labels[label] += 1
-            self._last_labels.append(label)
+            if "NCCL INFO" not in text:
+                self._last_labels.append(label)
         return label
 
     def _note(self, tables: dict[str, Table], key: str, text: str) -> None:

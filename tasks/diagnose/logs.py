@@ -31,7 +31,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u
 # anything is RE2; the others cannot go back over what they took, and Python's own engine is faster.
 _PREFIX = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6,9}(?:Z|[+-]\d\d:\d\d) (?:std(?:out|err) [FP] )?|"
-    r"\[(?:rank|default)(\d{1,6})\]:? ?|(\d{1,5}): |\[\d{1,6},(\d{1,6})\]<std(?:err|out)>: ?|"
+    r"\[(?:rank|default)(\d{1,6})\]:? ?|(\d{1,5}): |\[\d{1,6},(?:mpirank:)?(\d{1,6})(?:,[\w.-]{1,80})?\]<std(?:err|out)>: ?|"
     r"\(RANK (\d{1,6})\) ?"
 )
 _ACTOR = compile_pattern(r"\((?:[^()]*\brank=(?P<rank>\d{1,6})\b)?[^()]*\bpid=\d+[^()]*\) ?")

@@ -23,7 +23,9 @@ def merge(scans: Sequence[Scan]) -> Scan:
         topology.failed_tasks = {**other.failed_tasks, **topology.failed_tasks}
         topology.hosts |= other.hosts
         topology.job_hosts |= other.job_hosts
-        topology.tables.merge(other.tables)
+        topology.merge_rest(other)
+        whole.roll_call.merge(part.roll_call)
+        whole.idle_hosts.busy.update(part.idle_hosts.busy)
         whole.torchrun.failures.update(part.torchrun.failures)
         whole.torchrun.ended_by_torchrun |= part.torchrun.ended_by_torchrun
         whole.torchrun.told_to_stop = whole.torchrun.told_to_stop or part.torchrun.told_to_stop

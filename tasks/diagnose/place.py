@@ -43,7 +43,7 @@ def node_of(finding: Finding, scan: Scan) -> str | None:
         if writer is not None:
             return writer
         if finding.role == "decisive" and (host := only_name_in(finding.line.text)) is not None:
-            return host
+            return topology.host(host, None)
     rank = rank_of(finding, scan)
     return topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
 

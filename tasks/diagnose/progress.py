@@ -14,16 +14,19 @@ from itertools import accumulate, pairwise
 from statistics import median
 
 from tasks.diagnose.blocks import without_middle
+from tasks.diagnose.captures import capture_in
 from tasks.diagnose.logs import LogLine, make_line, writer_of
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.sources import Source
 from tasks.diagnose.times import time_of
 
 _STEP = compile_pattern(
-    r"(?i)\b(?:step|iteration|iter|global_step)\b['\"]?\s*[=:/\[]?\s*(?P<step>\d+)"
+    r"(?i)\b(?:(?:step|iteration|iter|global_step)\b['\"]?\s*[=:/\[]?|it ?[=:])\s*(?P<step>\d+)"
 )
+_SLURM = "slurmstepd: "
+_COULD_BE_STEP = ("step", "iter", "it=", "it:", "it =", "it :")
 _LOSS = compile_pattern(
-    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:/train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
+    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|/train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
     r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
 )
 _OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _]loss")
@@ -44,9 +47,6 @@ _COMPLETED = compile_pattern(
     r"\bjob (?:\S+ )?(?:finished|completed|done)(?: successfully|$)"
 )
 _COULD_COMPLETE = ("train", "Train", "TRAIN", "reached", "Reached", "exiting program", "ob ")
-_CAPTURED = compile_pattern(
-    r"(?i)(?:state[=: ]+|\b(?:captured|collected|snapshot|taken)\b.*\b(?:phase|status)[=: ]+)(?:RUNNING|R)\b(?:.*last[_ ]output[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d))?"
-)
 _ACTIVE = compile_pattern(
     r"(?i)sav(?:e|ing)\b|evaluat|validat|compil|loading|loaded|downloading|tokeniz|warm ?up|preparing"
 )
@@ -109,8 +109,7 @@ class Progress:
         lower = body.lower()
         if lower.lstrip().startswith(_SUMMARY):
             return None
-        step = _STEP.search(body) if "step" in lower or "iter" in lower else None
-        number = int(step["step"]) if step is not None else None
+        number = _step_in(body) if any(word in lower for word in _COULD_BE_STEP) else None
         if number is not None and (rank := writer_of(line)) is not None:
             self.last_step[rank] = number
             self.step_reports[rank] += 1
@@ -205,15 +204,18 @@ class Progress:
         """
         for tail in self.tails.values():
             for line in reversed(tail):
-                if (match := _CAPTURED.search(line.text)) is None:
+                seen = capture_in(line.text)
+                if seen is None:
                     continue
-                taken, active = time_of(line.text), self._last_activity(tail, line)
-                last = time_of(match["last"] or "")
+                active = self._last_activity(tail, line)
+                if seen.taken is None:
+                    return None if seen.silence_s is None else (line, seen.silence_s)
+                last = seen.last_output
                 if last is None and line is tail[-1]:
                     last = active
-                if taken is None or last is None:
+                if last is None:
                     return None
-                return line, taken - min(last, active or last)
+                return line, seen.taken - min(last, active or last)
         return None
 
     def silent_end(self) -> tuple[LogLine, float] | None:
@@ -286,12 +288,20 @@ class Progress:
 
 def is_step(body: str) -> bool:
     """Whether the line reports a step."""
-    return _STEP.search(body) is not None or _LOSS.search(body) is not None
+    return _step_in(body) is not None or _LOSS.search(body) is not None
 
 
 def is_ending(body: str) -> bool:
     """Whether the line may speak of the job's end, or of what it does beside steps."""
-    return any(p.search(body) for p in (_SUCCEEDED, _FAILED, _COMPLETED, _CAPTURED))
+    return any(p.search(body) for p in (_SUCCEEDED, _FAILED, _COMPLETED)) or (
+        capture_in(body) is not None
+    )
+
+
+def _step_in(body: str) -> int | None:
+    """The step that the line reports. Slurm calls a part of a job so too."""
+    match = _STEP.search(body)
+    return int(match["step"]) if match is not None and _SLURM not in body else None
 
 
 def _loss_of(line: LogLine) -> float | None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from tasks.diagnose.absence import IdleHosts, RollCall
 from tasks.diagnose.classify import finding_of
 from tasks.diagnose.collectives import Collectives, names_missing
 from tasks.diagnose.exceptions import Raised
@@ -54,6 +55,8 @@ class Scan:
     torchrun: TorchrunReader = field(default_factory=TorchrunReader)
     collectives: Collectives = field(default_factory=Collectives)
     timeline: Timeline = field(default_factory=Timeline)
+    roll_call: RollCall = field(default_factory=RollCall)
+    idle_hosts: IdleHosts = field(default_factory=IdleHosts)
     suspicious: LogLine | None = None
     """First line that speaks of an error and is otherwise unknown."""
     crashes: dict[int | None, LogLine] = field(default_factory=dict)
@@ -95,6 +98,13 @@ class Scan:
         """For another process, which has the rules itself."""
         return {name: value for name, value in vars(self).items() if name != "rules"}
 
+    def settle(self) -> None:
+        """All lines are in: conclude where everything was."""
+        for failure in self.torchrun.failures.values():
+            if failure.rank is not None and failure.host is not None:
+                self.topology.note_failed_rank(failure.rank, failure.host)
+        self.topology.settle()
+
     def skip_lines(self, count: int, file: str, rank: int) -> None:
         """Take note of ordinary lines of a rank that nobody looked at."""
         self.streams.setdefault((file, rank), StreamState()).lines += count  # the file's own rank
@@ -120,6 +130,8 @@ class Scan:
             stream.steps += 1
             self.timeline.note_step(line, step)
         self.topology.feed(line)
+        self.roll_call.feed(line.body)
+        self.idle_hosts.feed(line.text)
         raised = stream.reader.feed(line)
         if raised is not None:
             self._note_exception(raised, key, stream)
@@ -185,6 +197,8 @@ class Scan:
         if stream.handled.recovered(line):
             self._withdraw(stream.handled.last, key)
         finding = self.rules.match(line, self.order)
+        if finding is not None and finding.node is None:
+            finding = replace(finding, node=self.topology.pods.described)
         if finding is None and names_missing(line.body):
             self.collectives.feed(line)
         if line.body.startswith(_CRASH):

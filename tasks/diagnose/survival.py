@@ -18,7 +18,7 @@ _LINES_AFTER = 40
 _LONG_AFTER_S = 30.0
 """By clocks of different nodes, which may differ by less."""
 _BUFFERED_REPORTS = 60
-_NOTICES = ("slurm_time_limit", "slurm_preempted")
+NOTICES = ("slurm_time_limit", "slurm_preempted")
 """Of an end that is near: training goes on until the signal."""
 _NOTICE_S = 600.0
 _TASK_FAILED = ": Exited with exit code "
@@ -54,7 +54,7 @@ class Survival:
         """Whether training went on afterwards, or the error was dealt with."""
         stream = self.streams[(finding.line.file, finding.line.rank)]
         after = self._reports_after(finding)
-        if finding.method in _NOTICES and self._within_notice(finding):
+        if finding.method in NOTICES and self._within_notice(finding):
             return False
         if after >= _STEPS_AFTER or self._before_the_end(finding):
             return True

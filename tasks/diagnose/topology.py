@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 
+from tasks.diagnose.absence import tells_presence
 from tasks.diagnose.host_names import family_of
 from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
+from tasks.diagnose.node_lists import expand_hosts
 from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.pods import Pods, may_place_pod
 
 _NAME = r"[A-Za-z0-9][\w.-]*"
 _RANK_HOST = compile_pattern(
@@ -27,8 +28,11 @@ _HOST_RANK = compile_pattern(
 _LABEL = compile_pattern(
     rf"^(?:\S+ std(?:out|err) [FP] )?(?P<host>{_NAME}\d)(?: +\d+: |: \[rank\d+\])"
 )
+_TASK_LABEL = compile_pattern(r"^(?P<task>\d{1,5}): .{0,40}\[(?:rank|default)\d{1,6}\]")
+_MPI_LABEL = compile_pattern(r"^\[\d+,(?:mpirank:)?\d+,(?P<host>[A-Za-z][\w.-]*)\]<std")
 _LAUNCHED_PID = compile_pattern(r"\bpid[ =:]+(?P<pid>\d+)")
 _NCCL = compile_pattern(rf"(?:^|[ \]])(?P<host>{_NAME}):(?P<pid>\d+):\d+ \[\d+\] (?:\S+ )?NCCL ")
+_NCCL_ADDRESS = compile_pattern(r"\bUsing \S+?:(?P<address>\d+\.\d+\.\d+\.\d+)<")
 _NCCL_RANK = compile_pattern(r"\bcomm 0x[0-9a-f]+ rank (?P<rank>\d+) nranks \d+")
 _HOST_ADDRESS = compile_pattern(
     r"(?P<host>[A-Za-z][\w-]*\d[\w.-]*),?:? (?:ip[ =:]+|\()?(?P<address>\d+\.\d+\.\d+\.\d+)\b"
@@ -68,8 +72,6 @@ _ENDED_WITH_IT = ("Terminated", "Killed")
 """What Slurm says of the tasks that it ended because another had failed."""
 _NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
 _TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
-_RANGE = re.compile(r"^(?P<stem>[^\[\]]*)\[(?P<ranges>[\d,-]+)\](?P<rest>.*)$")
-_SPAN = re.compile(r"(?P<low>\d{1,9})(?:-(?P<high>\d{1,9}))?")
 _MAX_HOSTS = 20_000
 _MAX_PLACES = 50_000
 """Ranks, processes and addresses whose host is known, of each."""
@@ -96,13 +98,22 @@ class Topology:
     """Those of the job's own node list."""
     tables: HostTables = field(default_factory=HostTables)
     """What lines of one wording tell, until :meth:`settle`."""
+    pods: Pods = field(default_factory=Pods)
+    """Nodes of pods."""
+    _shared_addresses: set[str] = field(default_factory=set)
+    """Of container bridges and the like: several hosts have them."""
+    _task_of_rank: dict[int, int] = field(default_factory=dict)
+    """As srun and a launcher below it label the same line."""
 
     def feed(self, line: LogLine) -> None:
         """Take note of what the line says about hosts."""
         self.tables.feed(line)
         text = line.body
-        if line.rank is not None and line.rank not in self.by_rank and text is not line.text:
-            self._note_label(line.text, line.rank)
+        self.pods.feed(text)
+        if line.rank is not None and text is not line.text:
+            self._note_task(line.text, line.rank)
+            if line.rank not in self.by_rank:
+                self._note_label(line.text, line.rank)
         if "rank" in text:
             self._note_rank(text)
         if "NCCL" in text and (match := _NCCL.search(text)):
@@ -123,10 +134,24 @@ class Topology:
         if self._add_host(host):
             self.failed_tasks.setdefault(host, what)
 
+    def _note_task(self, text: str, rank: int) -> None:
+        """Of srun's label before another launcher's, which tells the rank."""
+        match = _TASK_LABEL.match(text)
+        if match is None or int(match["task"]) == rank or rank in self._task_of_rank:
+            return
+        if len(self._task_of_rank) < _MAX_PLACES:
+            self._task_of_rank[rank] = int(match["task"])
+
     def _note_label(self, text: str, rank: int) -> None:
-        """Of srun's label with the host before it."""
-        if (match := _LABEL.search(text)) is not None and match["host"][0].isalpha():
+        """Of srun's label with the host before it, or mpirun's."""
+        match = _LABEL.search(text) or _MPI_LABEL.match(text)
+        if match is not None and match["host"][0].isalpha():
             self._place_rank(rank, match["host"])
+
+    def note_failed_rank(self, rank: int, host: str) -> None:
+        """A launcher's own report says where a rank was: that counts more than what other lines say."""
+        if self._add_host(host) and rank < MAX_RANKS:
+            self.by_rank[rank] = host
 
     def _note_rank(self, text: str) -> None:
         match = _RANK_HOST.search(text) or _HOST_RANK.search(text)
@@ -137,6 +162,8 @@ class Topology:
 
     def _note_nccl(self, host: str, pid: int, text: str, rank: int | None) -> None:
         self._add_host(host)
+        if "Bootstrap" in text and (using := _NCCL_ADDRESS.search(text)):
+            self._place_address(using["address"], host)
         if found := _NCCL_RANK.search(text):
             rank = int(found["rank"])
         if rank is not None:
@@ -166,8 +193,8 @@ class Topology:
                 rest = rest[match.end() :]
 
     def _place_address(self, address: str, host: str) -> None:
-        if self._add_host(host):
-            self.by_address.setdefault(address, host)
+        if self._add_host(host) and self.by_address.setdefault(address, host) != host:
+            self._shared_addresses.add(address)
 
     def _note_list(self, text: str, rest: str) -> None:
         """Of a list as Slurm writes it, or of names with blanks, addresses or numbers between them."""
@@ -188,29 +215,48 @@ class Topology:
             self.hosts.add(name)
         return fits
 
+    def merge_rest(self, other: Topology) -> None:
+        """Take over what another has noted until :meth:`settle`."""
+        self.tables.merge(other.tables)
+        self.pods.nodes = {**other.pods.nodes, **self.pods.nodes}
+        self._shared_addresses |= other._shared_addresses
+        self._task_of_rank = {**other._task_of_rank, **self._task_of_rank}
+
     def settle(self) -> None:
         """Take over what tables tell: all lines are in. What a line has said outright counts more."""
         several = Counter(self.by_address.values())
         zones = {name for name, addresses in several.items() if addresses > _ADDRESSES_OF_A_HOST}
         self.hosts -= zones
-        outright = {a: host for a, host in self.by_address.items() if host not in zones}
+        outright = {
+            address: host
+            for address, host in self.by_address.items()
+            if host not in zones and address not in self._shared_addresses
+        }
         self.by_address = {**self.tables.by_address(), **outright}
         told = self.tables.by_rank(self.hosts | set(self.by_address.values()))
-        self.by_rank = {**told, **self.by_rank}
+        of_tasks = {r: told[task] for r, task in self._task_of_rank.items() if task in told}
+        one_each = len(set(told.values())) == len(told)
+        self.by_rank = {**told, **(of_tasks if one_each else {}), **self.by_rank}
         self.hosts |= {*self.by_address.values(), *self.tables.labelled()}
 
     def host(self, node: str | None, rank: int | None) -> str | None:
         """Host of a name or address, else of a rank."""
         if node is not None:
-            return self.by_address.get(node, node)
+            name = self.by_address.get(node) or self._without_service(node)
+            return self.pods.nodes.get(name, name)
         return self.by_rank.get(rank) if rank is not None else None
+
+    def _without_service(self, name: str) -> str:
+        """Of what is called after a host, like its console, the host: console.gpu-7."""
+        rest = name.partition(".")[2]
+        return rest if name not in self.hosts and rest in self.hosts else name
 
     def named_in(self, text: str) -> str | None:
         """The host that the line is about: as the system's log names it, else one that is known."""
         for pattern in _SYSLOG:
             match = pattern.search(text)
             if match and match["node"] not in _NO_HOSTS and _may_be_host(match["node"], self.hosts):
-                return str(match["node"])
+                return self._without_service(str(match["node"]))
         return self._known_in(text)
 
     def writer_of(self, line: LogLine) -> str | None:
@@ -245,6 +291,8 @@ def may_tell_hosts(body: str) -> bool:
     """Whether the line may say which host is where."""
     return (
         may_be_table(body)
+        or tells_presence(body)
+        or may_place_pod(body)
         or any(p.search(body) is not None for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, _HEADER))
         or ("NCCL" in body and (_NCCL_RANK.search(body) is not None or "Bootstrap" in body))
     )
@@ -253,23 +301,6 @@ def may_tell_hosts(body: str) -> bool:
 def most_named(hosts: list[str]) -> str | None:
     """The name that comes most often, the first of several."""
     return Counter(hosts).most_common(1)[0][0] if hosts else None
-
-
-def expand_hosts(text: str) -> list[str]:
-    """Names of a Slurm node list: gpu-[01-03,07],login1. At most _MAX_HOSTS: a few digits can be millions."""
-    return list(islice(_hosts_in(text), _MAX_HOSTS))
-
-
-def _hosts_in(text: str) -> Iterator[str]:
-    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,]*)?", text):
-        match = _RANGE.match(part)
-        if match is None:
-            yield part
-            continue
-        for span in filter(None, map(_SPAN.fullmatch, match["ranges"].split(","))):
-            low, high = span["low"], span["high"] or span["low"]
-            for number in range(int(low), int(high) + 1):
-                yield f"{match['stem']}{number:0{len(low)}d}{match['rest']}"
 
 
 def _may_be_host(name: str, known: set[str]) -> bool:

@@ -10,10 +10,11 @@ import pytest
 from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
 from tasks.diagnose.logs import read_log
 from tasks.diagnose.merge import merge
+from tasks.diagnose.node_lists import expand_hosts
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.timeline import Clock, estimate_skews
-from tasks.diagnose.topology import Topology, expand_hosts
+from tasks.diagnose.topology import Topology
 
 START = datetime(2025, 3, 1, 10, 0, 0, tzinfo=UTC)
 

@@ -1,0 +1,85 @@
+"""Which findings may have begun it all, and what the rest of the logs adds to one of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tasks.diagnose.findings import Finding
+from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.place import TIMEOUTS
+from tasks.diagnose.scan import Scan
+
+_MONITORED = "hang_noticed"
+_LINK = "network_link"
+_GPU_LOST = "xid_gpu_lost"
+_GPU_MEMORY = "gpu_out_of_memory"
+_NO_DRIVER = "driver_library"
+_COMMUNICATION = ("NCCLRemoteError", "NCCLTimeoutError", "NetworkError")
+_LINES_UNTIL_EFFECTS = 20
+_OTHER_PROCESS = compile_pattern(
+    r"Process (?P<pid>\d{1,9}) has (?P<size>[\d.]{1,12}) GiB memory in use"
+)
+_THIS_PROCESS = compile_pattern(r"this process has (?P<size>[\d.]{1,12}) GiB memory in use")
+
+
+def told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
+    """Causes, apart from exceptions that a line mentions long before anything else goes wrong."""
+    causes = _without_monitors_of_timeouts(scan)
+    told = [f for f in causes if not f.in_passing]
+    mentioned = [f for f in causes if f.in_passing]
+    if told:
+        return told, []
+    first = min((f.order for f in scan.fatal("effect")), default=0)
+    near = [f for f in mentioned if first - f.order <= _LINES_UNTIL_EFFECTS]
+    return near, [f for f in mentioned if f not in near]
+
+
+def _without_monitors_of_timeouts(scan: Scan) -> list[Finding]:
+    """Causes, but for the words of monitors that noticed no progress only after a collective had timed out."""
+    timeouts = [f.order for f in scan.fatal("effect") if f.method in TIMEOUTS]
+    first = min(timeouts, default=None)
+    return [
+        f for f in scan.fatal("cause") if f.method != _MONITORED or first is None or f.order < first
+    ]
+
+
+def link_fault_before(effect: Finding, scan: Scan) -> Finding | None:
+    """A link that went down shortly before communication failed: training may go on over others for a while."""
+    if effect.failure_class not in _COMMUNICATION:
+        return None
+    faults = [f for f in scan.findings if f.method == _LINK and f.order < effect.order]
+    recent = [f for f in faults if scan.survival.just_before_the_end(f)]
+    return recent[0] if recent else None
+
+
+def amended(finding: Finding, scan: Scan) -> Finding:
+    """The finding, with class and action as other lines have it."""
+    if finding.method == _GPU_LOST and _a_rank_met_a_cuda_error(scan):
+        return replace(finding, failure_class="CUDAError", action="restart_exclude_node")
+    if finding.method == _GPU_MEMORY and _is_held_by_a_foreign_process(finding, scan):
+        return replace(finding, action="restart_exclude_node")
+    if finding.method == _NO_DRIVER and not _is_on_one_of_several_hosts(finding, scan):
+        return replace(finding, action="fix_by_user")
+    return finding
+
+
+def _a_rank_met_a_cuda_error(scan: Scan) -> bool:
+    """Whether the GPU alone is gone: of a node that is gone, no rank says anything."""
+    return any(f.failure_class == "CUDAError" for f in scan.fatal("cause"))
+
+
+def _is_held_by_a_foreign_process(finding: Finding, scan: Scan) -> bool:
+    """Whether most of the GPU's memory is in use by a process that is none of the job's, left by another."""
+    match = _OTHER_PROCESS.search(finding.line.body)
+    own = {pid for _, pid in scan.topology.by_pid}
+    if match is None or not own or int(match["pid"]) in own:
+        return False
+    this = _THIS_PROCESS.search(finding.line.body)
+    return this is not None and float(match["size"]) > float(this["size"])
+
+
+def _is_on_one_of_several_hosts(finding: Finding, scan: Scan) -> bool:
+    alike = [f for f in scan.fatal("cause") if f.method == finding.method]
+    hosts = {scan.topology.named_in(f.line.text) for f in alike} - {None}
+    known = scan.topology.hosts | set(scan.topology.by_rank.values())
+    return len(hosts) == 1 and len(known) > 1

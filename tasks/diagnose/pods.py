@@ -1,0 +1,58 @@
+"""Nodes of pods: as launchers and schedulers say, and as `kubectl describe` lists what happened to one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tasks.diagnose.patterns import compile_pattern
+
+_NAME = compile_pattern(r"^Name: +(?P<name>[\w.-]+)\s*$")
+_NODE = compile_pattern(r"^Node: +(?P<node>[\w.-]+)(?:/[\d.:a-fA-F]+)?\s*$")
+_OF_LISTING = compile_pattern(r"^(?:\s|[A-Z][\w -]{0,40}:)")
+"""Its lines are indented, or begin with the name of a field."""
+_PLACED = compile_pattern(
+    r"(?i)\bpod[ /](?P<pod>[\w.-]+)(?: \w+)? (?:on|to|->|@) (?:node )?(?P<node>[\w.-]*\w)|"
+    r"(?i)successfully assigned (?:[\w.-]+/)?(?P<assigned>[\w.-]+) to (?P<to>[\w.-]*\w)"
+)
+_MAX_PODS = 20_000
+
+
+@dataclass
+class Pods:
+    """Feed it lines; it knows the node of each pod that they place."""
+
+    nodes: dict[str, str] = field(default_factory=dict)
+    """By pod."""
+    described: str | None = None
+    """Node of the pod that the lines being read describe."""
+    _name: str | None = None
+
+    def feed(self, text: str) -> None:
+        """Take note of one line, without a launcher's label."""
+        if "pod" in text or "Pod" in text or "assigned" in text:
+            self._note_placed(text)
+        if self._name is None:
+            self._begin(text)
+        elif _OF_LISTING.match(text) is None or text.startswith("Name:"):
+            self.described = None
+            self._begin(text)
+        elif (match := _NODE.match(text)) is not None:
+            self.described = match["node"]
+            self._place(self._name, match["node"])
+
+    def _begin(self, text: str) -> None:
+        match = _NAME.match(text) if text.startswith("Name:") else None
+        self._name = match["name"] if match is not None else None
+
+    def _note_placed(self, text: str) -> None:
+        if (match := _PLACED.search(text)) is not None:
+            self._place(match["pod"] or match["assigned"], match["node"] or match["to"])
+
+    def _place(self, pod: str, node: str) -> None:
+        if len(self.nodes) < _MAX_PODS and any(c.isdigit() for c in node):
+            self.nodes.setdefault(pod, node)
+
+
+def may_place_pod(body: str) -> bool:
+    """Whether the line may say where a pod is."""
+    return any(pattern.search(body) is not None for pattern in (_NAME, _NODE, _PLACED))

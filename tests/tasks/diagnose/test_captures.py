@@ -1,0 +1,48 @@
+"""Collectors' lines on jobs that still ran: their time, and how old the last output was."""
+
+from __future__ import annotations
+
+import pytest
+
+from tasks.diagnose.captures import capture_in
+
+
+@pytest.mark.parametrize(
+    ("text", "silence_s"),
+    [
+        ("[watch 2025-06-01 09:18:39] job 5859962 RUNNING; newest output 4 s ago", 4),
+        ("collector: 2024-08-21 05:13:46 tail, state R, last write 3 s ago", 3),
+        ("### 2025-03-10 10:08:00 job still in state RUNNING, newest line is 55 min old", 3300),
+        ("[collector 2024-02-02 15:24:06] job 78: RUNNING, no new output for 7400 s", 7400),
+        ("[reaper] 2024-10-01 11:09:15 job 8: state RUNNING, no log line since 68 min", 4080),
+        ("squeue: 7542084 R 58:20 zeus-[40-45]; log file mtime 1.5 hours ago", 5400),
+        ("snapshot 2025-01-09T17:32:24 job=1 state=RUNNING last_output=5400s ago", 5400),
+    ],
+)
+def test_the_age_of_the_last_output_is_read(text: str, silence_s: float) -> None:
+    seen = capture_in(text)
+    assert seen is not None
+    assert seen.silence_s == silence_s
+    if seen.taken is not None:
+        assert seen.last_output == seen.taken - silence_s
+
+
+def test_a_time_of_the_last_output_is_read() -> None:
+    seen = capture_in(
+        "[s] snapshot 2025-09-05T18:03:03 job=8 state=RUNNING last_output=2025-09-05T18:02:52"
+    )
+    assert seen is not None and seen.taken is not None and seen.last_output is not None
+    assert seen.taken - seen.last_output == 11
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2025-01-01 10:00:00 RUNNER started",
+        "2025-01-01 10:00:00 running on gpu-1",
+        "job 7 is RUNNING",  # Tells no time at all.
+        "[s] snapshot 2025-01-01T10:00:00 job=8 state=FAILED exit=1:0",
+    ],
+)
+def test_other_lines_are_no_captures(text: str) -> None:
+    assert capture_in(text) is None

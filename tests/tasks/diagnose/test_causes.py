@@ -1,0 +1,92 @@
+"""What other lines add to a finding: a GPU that is gone, memory that is another's, a link that was down before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.records import Verdict
+from tasks.diagnose.diagnose import diagnose_files
+
+STEPS = [f"[2025-01-01 10:{at:02}:00] iteration {at} loss: 2.{at}" for at in range(1, 30)]
+PLACES = [f"[launch] rank {r} -> host gpu-{r // 4} pid {100 + r}" for r in range(16)]
+
+
+def verdict_on(tmp_path: Path, texts: list[str]) -> Verdict:
+    log = tmp_path / "a.log"
+    log.write_text("\n".join(texts))
+    return diagnose_files([log])
+
+
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [("[rank5]: RuntimeError: CUDA error: unknown error", "CUDAError"), ("", "NodeFailure")],
+)
+def test_a_gpu_that_is_gone_is_a_cuda_error_where_a_rank_met_one(
+    tmp_path: Path, word: str, name: str
+) -> None:
+    xid = "gpu-1 kernel: NVRM: Xid (PCI:0000:d1:00): 79, pid=1, GPU has fallen off the bus."
+    verdict = verdict_on(tmp_path, [*PLACES, *STEPS, xid, word])
+    assert (verdict.failure_class, verdict.faulty_node) == (name, "gpu-1")
+    assert verdict.action == "restart_exclude_node"
+
+
+@pytest.mark.parametrize(
+    ("pid", "action"), [(77_777, "restart_exclude_node"), (106, "fix_by_user")]
+)
+def test_memory_that_a_stranger_holds_is_the_nodes_fault(
+    tmp_path: Path, pid: int, action: str
+) -> None:
+    error = (
+        "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 224.00 MiB. GPU 3 has a "
+        f"total capacity of 79.10 GiB. Process {pid} has 71.90 GiB memory in use. Including non-PyTorch "
+        "memory, this process has 7.08 GiB memory in use."
+    )
+    verdict = verdict_on(tmp_path, [*PLACES, error])
+    assert (verdict.failure_class, verdict.action) == ("OutOfMemoryError", action)
+    assert verdict.faulty_node == ("gpu-1" if action == "restart_exclude_node" else None)
+
+
+def test_a_driver_that_one_node_of_several_lacks_is_the_nodes_fault(tmp_path: Path) -> None:
+    error = "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
+    one = verdict_on(tmp_path, [*PLACES, f"[gpu-1] {error}"])
+    assert (one.faulty_node, one.action) == ("gpu-1", "restart_exclude_node")
+    all_of_them = verdict_on(tmp_path, [*PLACES, *(f"[gpu-{at}] {error}" for at in range(4))])
+    assert (all_of_them.failure_class, all_of_them.action) == ("ImportError", "fix_by_user")
+
+
+def test_a_link_that_went_down_some_steps_before_is_the_cause(tmp_path: Path) -> None:
+    down = "gpu-3 kernel: mlx5_core 0000:9a:00.0 ibs4: Link down"
+    lost = "[rank1]: ncclRemoteError: A call failed possibly due to a network error"
+    verdict = verdict_on(tmp_path, [*PLACES, *STEPS[:20], down, *STEPS[20:], lost])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NetworkError", "gpu-3")
+    survived = verdict_on(tmp_path, [*PLACES, down, *STEPS * 4, lost])
+    assert survived.failure_class == "NCCLRemoteError"
+
+
+def test_what_a_monitor_says_after_a_timeout_is_no_cause(tmp_path: Path) -> None:
+    timeout = (
+        "[rank0]:[E1028 07:52:44.19 ProcessGroupNCCL.cpp:607] [Rank 0] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800051 milliseconds"
+    )
+    monitor = ["nanny: no progress for 1843 s", "nanny: rank 6 is the only one behind"]
+    verdict = verdict_on(tmp_path, [*PLACES, timeout, *monitor])
+    assert (verdict.failure_class, verdict.faulty_rank) == ("NCCLTimeoutError", 6)
+    assert verdict_on(tmp_path, [*PLACES, *monitor, timeout]).failure_class == "Hang"
+
+
+def test_steps_of_slurm_are_none_of_training(tmp_path: Path) -> None:
+    lost = "srun: error: Task launch for StepId=46.1 failed on node gpu-2: Communication connection failure"
+    ended = [
+        f"slurmstepd: error: *** STEP 46.1 ON gpu-{at} CANCELLED AT 2024-09-09T09:11:08 ***"
+        for at in (0, 1, 3, 4)
+    ]
+    verdict = verdict_on(tmp_path, [*PLACES, lost, *ended])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NodeFailure", "gpu-2")
+
+
+def test_a_job_that_saves_and_leaves_when_it_is_preempted_has_not_finished(tmp_path: Path) -> None:
+    notice = "slurmstepd: error: *** STEP 8.0 ON gpu-0 CANCELLED AT 2025-01-01T10:30:00 DUE TO PREEMPTION ***"
+    verdict = verdict_on(tmp_path, [*STEPS, notice, "saved", "train exit status: 0"])
+    assert (verdict.failure_class, verdict.action) == ("SlurmPreempted", "resubmit_later")
