@@ -6,10 +6,9 @@ from tasks.evaluate.offline import go_offline
 
 go_offline()  # Hugging Face's libraries read the environment when they are imported.
 
-from lm_eval import __version__ as LM_EVAL_VERSION  # noqa: E402
 from lm_eval import evaluate  # noqa: E402
 from lm_eval.api.instance import Instance  # noqa: E402
 from lm_eval.api.model import LM  # noqa: E402
 from lm_eval.tasks import TaskManager  # noqa: E402
 
-__all__ = ["LM", "LM_EVAL_VERSION", "Instance", "TaskManager", "evaluate"]
+__all__ = ["LM", "Instance", "TaskManager", "evaluate"]

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
+from typing import Any
+
+from pydantic import Field
 
 from configs.errors import EvaluationError
 from configs.files import sha256_of_json
@@ -15,6 +18,7 @@ from configs.node import node_name
 from configs.records import Record
 from configs.rundir import EvaluationDir, read_record
 from configs.schema import EvaluateConfig
+from tasks.evaluate import versions
 from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.schedule_types import Worker
 
@@ -87,6 +91,16 @@ class Answering(Record):
     batch_size: int
     cpu_threads: int
     lm_eval_version: str
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Of the packages that the backend answers with."""
+
+    def sha_values(self) -> dict[str, Any]:
+        """What of it goes into shards' names. Plans from before versions were kept have none."""
+        return self.model_dump(mode="json", exclude=None if self.versions else {"versions"})
+
+    def without_versions(self) -> Answering:
+        """What the config says of it."""
+        return self.model_copy(update={"lm_eval_version": "", "versions": {}})
 
 
 class EvaluationPlan(Record):
@@ -98,7 +112,8 @@ class EvaluationPlan(Record):
     model_sha256: str
     """Which model it is; see model_folder.model_identity."""
     inputs_sha256: str
-    """Over the config, the task files and the model folder: others need another plan."""
+    """Over the config, the task files, the model folder and the packages' versions: others need another
+    plan."""
     targets: list[str]
     """Tasks, groups and tags that were asked for and have documents."""
     left_out: dict[str, str]
@@ -144,7 +159,8 @@ def read_plan(evaluation: EvaluationDir) -> EvaluationPlan:
 
 
 def current_plan(config: EvaluateConfig, evaluation: EvaluationDir) -> EvaluationPlan | None:
-    """The plan that is there, if it was made for this config and this model."""
+    """The plan that is there, if it was made for this config and this model, and answered by the packages
+    that are installed."""
     plan = read_record(evaluation.plan_path, EvaluationPlan)
     if plan is None or plan.inputs_sha256 != inputs_sha256(config, evaluation):
         return None
@@ -152,12 +168,18 @@ def current_plan(config: EvaluateConfig, evaluation: EvaluationDir) -> Evaluatio
 
 
 def inputs_sha256(
-    config: EvaluateConfig, evaluation: EvaluationDir, model_sha256: str | None = None
+    config: EvaluateConfig,
+    evaluation: EvaluationDir,
+    model_sha256: str | None = None,
+    answering: Answering | None = None,
 ) -> str:
-    """Hash of the config, of the users' task files, and of which model it is: by default, the one there."""
+    """Hash of the config, of the users' task files, of which model it is, and of what answers: by default,
+    the model that is there, and the packages that are installed."""
     values = config.model_dump(mode="json", exclude=_SCHEDULING_KEYS)
     folders = [[_version(path) for path in _files(folder)] for folder in config.task_dirs]
-    return sha256_of_json([values, folders, model_sha256 or model_identity(evaluation)])
+    answering = answering or answering_of(config)
+    packages = [answering.lm_eval_version, answering.versions]
+    return sha256_of_json([values, folders, model_sha256 or model_identity(evaluation), packages])
 
 
 def _files(folder: Path) -> list[Path]:
@@ -168,6 +190,20 @@ def _files(folder: Path) -> list[Path]:
 def _version(path: Path) -> list[str | int]:
     status = path.stat()
     return [str(path), status.st_size, status.st_mtime_ns]
+
+
+def answering_of(config: EvaluateConfig) -> Answering:
+    """How the config has the model run, with the packages that are installed."""
+    on_gpu = bool(devices_of(config))
+    return Answering(
+        backend=config.backend,
+        device="cuda" if on_gpu else "cpu",
+        dtype=config.dtype or ("auto" if on_gpu else "float32"),
+        batch_size=config.batch_size,
+        cpu_threads=config.cpu_threads,
+        lm_eval_version=versions.harness_version(),
+        versions=versions.versions_of(config.backend),
+    )
 
 
 def devices_of(config: EvaluateConfig) -> list[int]:

@@ -29,7 +29,7 @@ from tasks.evaluate.enumeration import (
     requests_sha256,
 )
 from tasks.evaluate.forecast import forecast_for
-from tasks.evaluate.harness import LM_EVAL_VERSION, Instance
+from tasks.evaluate.harness import Instance
 from tasks.evaluate.live_plan import first_live_plan
 from tasks.evaluate.manifest import (
     documents_path,
@@ -40,11 +40,10 @@ from tasks.evaluate.manifest import (
 )
 from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.plan import (
-    Answering,
     EvaluationPlan,
     ShardPlan,
     TaskPlan,
-    devices_of,
+    answering_of,
     inputs_sha256,
     planned_workers,
 )
@@ -54,6 +53,7 @@ from tasks.evaluate.responses import unused_dir
 from tasks.evaluate.shards import Range, TaskRows, names_in
 from tasks.evaluate.task_checks import checked_entries
 from tasks.evaluate.task_files import TaskFileError
+from tasks.evaluate.versions import differences
 
 _DATASETS_CACHE = "datasets_cache"
 
@@ -85,8 +85,7 @@ def _refuse_other_answering(config: EvaluateConfig, before: EvaluationPlan | Non
     """TaskFileError when the config wants the model run otherwise than it was when it answered."""
     if before is None:
         return
-    wanted = _answering(config).model_copy(update={"lm_eval_version": ""})
-    if wanted != before.answering.model_copy(update={"lm_eval_version": ""}):
+    if answering_of(config).without_versions() != before.answering.without_versions():
         raise TaskFileError(
             "the config runs the model otherwise than when it answered (backend, device, dtype, batch "
             "size or threads): evaluate again, without --rescore"
@@ -120,14 +119,14 @@ def _draft(
     before: EvaluationPlan | None,
 ) -> Draft:
     model_sha256 = before.model_sha256 if before is not None else model_identity(evaluation)
-    answering = before.answering if before is not None else _answering(config)
+    answering = before.answering if before is not None else answering_of(config)
     export = read_record(evaluation.export_path, ExportRecord)
-    inputs = inputs_sha256(config, evaluation, model_sha256)  # before they are read
+    inputs = inputs_sha256(config, evaluation, model_sha256, answering)  # before they are read
     targets, left_out, files = _render_targets(config, evaluation, folder.tasks_dir, heldout_dir)
     tasks: list[TaskPlan] = []
     rows: list[TaskRows] = []
     offsets: list[list[int]] = []
-    answerer = sha256_of_json([model_sha256, answering.model_dump(mode="json")])
+    answerer = sha256_of_json([model_sha256, answering.sha_values()])
     for target, name, requests in _enumerated_targets(config, folder, files):
         _refuse_twice(name, tasks)
         task = _enumerated(folder, target, name, requests, number=len(tasks))
@@ -162,7 +161,22 @@ def _draft(
         seeds=SEEDS,
     )
     live = first_live_plan(plan, cuts.schedule, workers) if cuts.schedule is not None else None
+    _say_other_versions(plan_before(evaluation), plan)
     return Draft(folder, plan, live)
+
+
+def _say_other_versions(before: EvaluationPlan | None, plan: EvaluationPlan) -> None:
+    """Say why answers that are there are not taken."""
+    if before is None or before.model_sha256 != plan.model_sha256:
+        return
+    was, now = before.answering, plan.answering
+    said = differences(
+        {"lm_eval": was.lm_eval_version, **was.versions},
+        {"lm_eval": now.lm_eval_version, **now.versions},
+    )
+    if said:
+        text = f"packages have changed since the last plan ({said}): earlier answers are not reused"
+        print(text, file=sys.stderr, flush=True)
 
 
 def _enumerated_targets(
@@ -186,18 +200,6 @@ def _enumerated_targets(
             yield target, name, requests
     if refused:
         raise TaskFileError("\n".join(refused))
-
-
-def _answering(config: EvaluateConfig) -> Answering:
-    on_gpu = bool(devices_of(config))
-    return Answering(
-        backend=config.backend,
-        device="cuda" if on_gpu else "cpu",
-        dtype=config.dtype or ("auto" if on_gpu else "float32"),
-        batch_size=config.batch_size,
-        cpu_threads=config.cpu_threads,
-        lm_eval_version=LM_EVAL_VERSION,
-    )
 
 
 def _enumerated(

@@ -30,11 +30,13 @@ from tasks.evaluate.plan import EvaluationPlan, ShardPlan, TaskPlan, name_on_nod
 from tasks.evaluate.responses import is_done, shard_path, write_shard
 from tasks.evaluate.times import Done, error_path, record
 from tasks.evaluate.turns import Turns
+from tasks.evaluate.versions import check_versions
 
 
 def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> None:
     """Answer shards until none is left to take."""
     plan = read_plan(evaluation)
+    check_versions(plan.answering.versions, plan.answering.backend)
     name = name_on_node(name)
     claims = Claims(evaluation.claims_dir, this_process(crew, name))
     claims.keep_alive()

@@ -23,6 +23,7 @@ from evaluation_setup import (
 
 from configs.errors import EvaluationError
 from configs.rundir import EvaluationDir, RunDir
+from tasks.evaluate import versions
 from tasks.evaluate.plan import config_of, current_plan, read_plan
 from tasks.evaluate.score import score
 
@@ -112,6 +113,40 @@ def test_scoring_anew_needs_no_model_and_says_whose_answers_they_are(
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert "otherwise than when it answered" in done.stderr
     assert read_plan(inferred) == plan
+
+
+def test_answers_of_other_versions_are_neither_mixed_nor_lost(
+    inferred: EvaluationDir,
+    all_kinds_run: RunDir,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """A patch release of transformers is another model, as far as answers go."""
+    from tasks.evaluate.planning import make_plan
+
+    config, before, heldout_dir = (
+        config_of(inferred),
+        read_plan(inferred),
+        all_kinds_run.heldout_dir,
+    )
+    answers = {path.name for path in inferred.responses_dir.glob("*.jsonl")}
+    installed = versions.versions_of("hf")
+    assert before.answering.versions == installed and all(installed.values())
+    assert current_plan(config, inferred) == before
+    newer = {**installed, "transformers": installed["transformers"] + ".1"}
+    with monkeypatch.context() as patch:
+        patch.setattr(versions, "versions_of", lambda backend: newer)
+        assert current_plan(config, inferred) is None
+        plan = make_plan(config, inferred, heldout_dir)
+        assert set(plan.order) == {shard.name for _, shard in plan.shards()}
+        assert not set(plan.order) & {shard.name for _, shard in before.shards()}
+        assert not [*inferred.responses_dir.glob("*.jsonl")]
+        said = f"transformers {installed['transformers']} -> {newer['transformers']}"
+        assert said in capfd.readouterr().err
+    with pytest.raises(EvaluationError, match="other packages than the plan was made for"):
+        versions.check_versions(plan.answering.versions, "hf")
+    assert make_plan(config, inferred, heldout_dir).order == []
+    assert {path.name for path in inferred.responses_dir.glob("*.jsonl")} == answers
 
 
 def change_rows(evaluation: EvaluationDir, task: str, change: Callable[[Rows], object]) -> None:
