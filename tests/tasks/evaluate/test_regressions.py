@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,6 +50,29 @@ def test_a_fall_is_told_with_its_numbers() -> None:
     assert report.compared_with == [1, 2, 3, 4, 5, 6]
     assert report.is_new and report.alert is not None and not report.unhealthy
     assert report.said.startswith("t acc 0.4, usually 0.5 (worse by 0.1, limit 0.0")
+
+
+def test_the_documented_report_is_what_these_scores_give() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "regressions.md").read_text()
+    documented = RegressionReport.model_validate_json(
+        text.partition("```json\n")[2].partition("```")[0]
+    )
+    before: list[Judged] = []
+    for step, value in zip(range(50, 301, 50), (0.18, 0.24, 0.27, 0.29, 0.30, 0.21), strict=True):
+        now = scores(step, value, task="heldout_cloze", stderr=0.01)
+        before.append(Judged(now, judge(now, before, CONFIG, now=documented.judged_at)))
+    report = before[-1].report
+    assert report is not None and report.alert is not None
+    told = {"checkpoint": documented.checkpoint, "alert": documented.alert}
+    found, shown = report.model_copy(update=told).model_dump(), documented.model_dump()
+    assert [r.pop("limit") for r in found["regressions"]] == pytest.approx(
+        [r.pop("limit") for r in shown["regressions"]]
+    )
+    assert [r.pop("deviation") for r in found["regressions"]] == pytest.approx(
+        [r.pop("deviation") for r in shown["regressions"]]
+    )
+    assert found == shown
+    assert f"`{report.said}`" in text
 
 
 @pytest.mark.parametrize("higher", [True, False])
