@@ -149,7 +149,8 @@ def _undo(
             for path, text in before.items():
                 write_text(path, text)
         elif not evaluation.scores_path.exists():
-            _remove(evaluation.path, made)
+            with suppress(OSError):  # an ended job's last words may come in between
+                _remove(evaluation.path, made)
 
 
 def _remove(folder: Path, made: Sequence[Path]) -> None:
@@ -159,6 +160,5 @@ def _remove(folder: Path, made: Sequence[Path]) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-    with suppress(OSError):  # somebody else may have begun to use one of them
-        for path in made:
-            path.rmdir()
+    for path in made:
+        path.rmdir()  # OSError where somebody else has begun to use it

@@ -57,12 +57,15 @@ def run_command(
     return EXIT_OK
 
 
-def last_words(lines: Sequence[str]) -> str:
-    """What a program said in the end: the sentences of its error, or whatever its last line is."""
+def last_words(lines: Sequence[str], otherwise: str = "") -> str:
+    """What a program said in the end: the sentences of its error, or whatever its last line is; `otherwise`
+    when it said nothing."""
     said = [line.strip() for line in lines if line.strip()]
     errors = itertools.takewhile(lambda line: line.startswith(_ERROR), reversed(said))
     sentences = [line.removeprefix(_ERROR) for line in errors][::-1]
-    return "\n".join(sentences) if sentences else said[-1] if said else "no output"
+    if sentences:
+        return "\n".join(sentences)
+    return said[-1] if said else otherwise or "no output"
 
 
 def _say(sentences: str) -> None:

@@ -2,7 +2,8 @@
 
 Inference is one job; on a cluster it has up to `evaluate.nodes` nodes, on each of which the same program
 stages the model and has a worker on each GPU. Scoring runs beside it on CPUs. On Slurm it starts after
-inference has: in the queue it holds nothing.
+inference has: in the queue it holds nothing; and inference after the job that has made the plan: GPUs do
+not wait for that.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from configs.errors import EXIT_BAD_INPUT, EvaluationError, JobRefusedError
 from configs.files import write_text
+from configs.full_disk import with_room_note
 from configs.rundir import EvaluationDir, RunDir
 from configs.schema import EvaluateConfig, LauncherConfig, RunConfig
 from infra.interrupt import held_off, raise_if_interrupted
 from infra.launch.base import JobHandle, JobSpec, JobState, JobStatus, Launcher
 from infra.launch.news import JobNews, Say
+from tasks.evaluate.command import last_words
 from tasks.evaluate.devices import SLOTS_VARIABLE
 from tasks.evaluate.infer import is_inferred
-from tasks.evaluate.plan import devices_of, inputs_sha256, worker_names
+from tasks.evaluate.plan import current_plan, devices_of, inputs_sha256, worker_names
 
 POLL_INTERVAL_S = 0.25
 _LOG_TAIL_BYTES = 4096
@@ -33,8 +36,12 @@ _NOT_ITS_FAULT = (JobState.PREEMPTED, JobState.NODE_FAIL)
 _RESUBMISSIONS = 20
 """Of a job that gave way to training, say, which happens more than once in a long run."""
 _FOLLOW = ("--follow",)
+_OF_EXPORT = ("plan", "infer", "score")
+_AFTER = {"infer": ("plan", "afterany"), "score": ("infer", "after")}
+"""On Slurm: stage -> the one whose end, or begin, it waits for."""
 STAGES = {
     "export": "tasks.train.export",
+    "plan": "tasks.evaluate.make_plan",
     "infer": "tasks.evaluate.infer",
     "score": "tasks.evaluate.score",
 }
@@ -109,14 +116,17 @@ def open_evaluation(work: Work) -> bool:
     evaluation.scores_path.unlink(missing_ok=True)  # of an earlier checkpoint of this step
     if evaluation.export() is not None:
         return False
-    cancel_jobs(work.launcher, evaluation, "infer", "score")  # others read an earlier export
+    cancel_jobs(work.launcher, evaluation, *_OF_EXPORT)  # they read an earlier one
     evaluation.inferred_path.unlink(missing_ok=True)
     return True
 
 
 def stages_left(work: Work) -> list[str]:
     """What is to be done once the model is there. Inference skips what is answered of its shards."""
-    return ["score"] if is_inferred(work.evaluation) else ["infer", "score"]
+    if is_inferred(work.evaluation):
+        return ["score"]
+    is_planned = current_plan(work.settings, work.evaluation) is not None
+    return ["infer", "score"] if is_planned or not work.on_slurm else ["plan", "infer", "score"]
 
 
 def run_stages(
@@ -132,7 +142,7 @@ def run_stages(
     handles: dict[str, JobHandle] = {}
     try:
         for stage in stages:
-            handles[stage] = begin_stage(work, stage, handles.get("infer"))
+            handles[stage] = begin_stage(work, stage, handles)
         inferred_at = time.time()
         for stage in stages:
             status = _wait(work, stage, handles[stage], stop, meanwhile)
@@ -140,7 +150,7 @@ def run_stages(
                 if not gave_way(stage, status, inferred_at, work.settings.timeout_s):
                     break
                 work.warn(f"the {stage} job is submitted again: {status.reason or status.state}")
-                handles[stage] = _submit(work, stage, None)
+                handles[stage] = _submit(work, stage, {})
                 status = _wait(work, stage, handles[stage], stop, meanwhile)
             if status.state is not JobState.COMPLETED and not _is_done(work, stage):
                 words = _what_failed(work.launcher, handles[stage], status)
@@ -153,15 +163,15 @@ def run_stages(
         raise
 
 
-def begin_stage(work: Work, stage: str, after: JobHandle | None = None) -> JobHandle:
-    """The stage's job that an earlier flow left running, or a new one; scoring starts `after` another.
+def begin_stage(work: Work, stage: str, others: Mapping[str, JobHandle]) -> JobHandle:
+    """The stage's job that an earlier flow left running, or a new one, which may wait for one of `others`.
 
     Jobs that answer another question, which an earlier command left running, are ended first.
     """
     if stage != "export":
         _cancel_others(work)
     live = next(_live_jobs(work.launcher, work.evaluation, stage), None)
-    return live or _submit(work, stage, after)
+    return live or _submit(work, stage, others)
 
 
 def _question(work: Work) -> str:
@@ -171,7 +181,7 @@ def _question(work: Work) -> str:
 
 def _cancel_others(work: Work) -> None:
     question = _question(work)
-    for stage in ("infer", "score"):
+    for stage in _OF_EXPORT:
         for handle in _live_jobs(work.launcher, work.evaluation, stage):
             path = _question_path(work.evaluation, handle.job_dir)
             if not path.is_file() or path.read_text() != question:
@@ -198,14 +208,16 @@ def _is_done(work: Work, stage: str) -> bool:
     return stage == "infer" and is_inferred(work.evaluation)
 
 
-def _submit(work: Work, stage: str, after: JobHandle | None) -> JobHandle:
+def _submit(work: Work, stage: str, others: Mapping[str, JobHandle]) -> JobHandle:
     job_dir = free_job_dir(work.launcher, work.evaluation, stage)
     if stage != "export":
         write_text(_question_path(work.evaluation, job_dir), _question(work))
-    return work.launcher.submit(job_spec(work, stage, job_dir, after))
+    return work.launcher.submit(job_spec(work, stage, job_dir, others))
 
 
-def job_spec(work: Work, stage: str, job_dir: Path, after: JobHandle | None) -> JobSpec:
+def job_spec(
+    work: Work, stage: str, job_dir: Path, others: Mapping[str, JobHandle]
+) -> JobSpec:
     """What the stage's job is."""
     settings, follow = work.settings, _FOLLOW if stage == "score" else ()
     limit_s = settings.timeout_s
@@ -236,10 +248,13 @@ def job_spec(work: Work, stage: str, job_dir: Path, after: JobHandle | None) -> 
         gpus_per_node=len(devices_of(settings)) if stage == "infer" else 0,
         low_priority=True,
         cpu_only=stage != "infer",
-        dependency=f"after:{after.job_id}"
-        if stage == "score" and after and work.on_slurm
-        else None,
+        dependency=_dependency(stage, others) if work.on_slurm else None,
     )
+
+
+def _dependency(stage: str, others: Mapping[str, JobHandle]) -> str | None:
+    other, how = _AFTER.get(stage, ("", ""))
+    return f"{how}:{others[other].job_id}" if other in others else None
 
 
 def free_job_dir(launcher: Launcher, evaluation: EvaluationDir, stage: str) -> Path:
@@ -287,12 +302,14 @@ def _wait(
 
 
 def _what_failed(launcher: Launcher, handle: JobHandle, status: JobStatus) -> str:
-    """The last line that the job wrote, which is its error's sentence, and where to read more."""
+    """The last lines that the job wrote, which are its error's sentences, and where to read more: not of
+    wrong input, of which nothing is kept."""
     lines: list[str] = []
     for log in launcher.logs(handle):
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - _LOG_TAIL_BYTES))
             lines += file.read().decode(errors="replace").splitlines()
-    said = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    said = said or status.reason or "no output"
-    return f"{said.removeprefix('error: ')} ({status.state}, see {handle.job_dir})"
+    said = last_words(lines, otherwise=status.reason)
+    if status.exit_code == EXIT_BAD_INPUT:
+        return said
+    return f"{with_room_note(said, handle.job_dir)} ({status.state}, see {handle.job_dir})"

@@ -13,6 +13,7 @@ from configs.schema import EvaluateConfig
 from flows.cli_evaluate import _said_when_ended
 from tasks.evaluate import devices
 from tasks.evaluate.begin import begun, check_writable
+from tasks.evaluate.command import last_words, run_command
 from tasks.evaluate.devices import check_gpus
 from tasks.evaluate.task_files import TaskFileError
 
@@ -111,6 +112,29 @@ def test_ctrl_c_is_told_what_is_kept_and_how_to_go_on(
         "interrupted (making the plan): what is done is kept; "
         f"to go on: overland evaluate '{evaluation.path}' --resume\n"
     )
+
+
+def test_what_a_program_said_last_is_all_of_its_error(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail(evaluation: EvaluationDir, heldout_dir: Path) -> None:
+        raise TaskFileError("one is wrong\nand another")
+
+    assert run_command("a.module", fail, ["/nowhere"]) == 2
+    lines = ["a note", *capsys.readouterr().err.splitlines(), ""]
+    assert last_words(lines) == "one is wrong\nand another"
+    assert last_words(["Traceback", "  KeyError: 'a'"]) == "KeyError: 'a'"
+    assert last_words([" "], otherwise="time limit of 600 s") == "time limit of 600 s"
+    assert last_words([]) == "no output"
+
+
+def test_a_program_that_meets_a_full_disk_says_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(evaluation: EvaluationDir, heldout_dir: Path) -> None:
+        raise RuntimeError("generating failed") from OSError(28, "No space left", str(tmp_path))
+
+    assert run_command("a.module", fail, ["/nowhere"]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith(f"error: {tmp_path} cannot be written: No space left, ")
 
 
 def test_gpus_that_are_not_there_are_refused(
