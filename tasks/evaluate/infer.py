@@ -72,7 +72,7 @@ def is_inferred(evaluation: EvaluationDir) -> bool:
 
 
 def ensure_plan(
-    config: EvaluateConfig, evaluation: EvaluationDir, heldout_dir: Path
+    config: EvaluateConfig, evaluation: EvaluationDir, heldout_dir: Path, *, here: bool = True
 ) -> EvaluationPlan:
     """The plan that is there if it fits, else a new one; of several processes, one makes it."""
     with file_lock(evaluation.path / "plan.lock"):
@@ -81,7 +81,7 @@ def ensure_plan(
         # lm-eval takes a second to import, in which the model is already on its way.
         from tasks.evaluate.planning import make_plan
 
-        return make_plan(config, evaluation, heldout_dir)
+        return make_plan(config, evaluation, heldout_dir, here=here)
 
 
 def _shards(plan: EvaluationPlan) -> list[ShardPlan]:

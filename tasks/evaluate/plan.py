@@ -221,11 +221,12 @@ def worker_names(config: EvaluateConfig) -> list[str]:
     return [f"cpu{number}" for number in range(config.workers)]
 
 
-def planned_workers(config: EvaluateConfig) -> dict[str, Worker]:
-    """What the first plan calls them -> who they are: this node's, and one for each that may come."""
+def planned_workers(config: EvaluateConfig, *, here: bool = True) -> dict[str, Worker]:
+    """What the first plan calls them -> who they are: this node's, if inference is `here`, and one for
+    each that may come."""
     mine, node = worker_names(config), node_name()
-    found = {name: Worker(name_on_node(name), node) for name in mine}
-    for number in range(2, config.nodes + 1):
+    found = {name: Worker(name_on_node(name), node) for name in mine} if here else {}
+    for number in range(2 if here else 1, config.nodes + 1):
         others = [f"{name}@{number}" for name in mine]  # their nodes are not known yet
         found |= {name: Worker(name, "") for name in others}
     return found

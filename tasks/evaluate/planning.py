@@ -50,6 +50,7 @@ from tasks.evaluate.plan import (
 from tasks.evaluate.plan_swap import Draft, draft_folder, plan_before, swap_in
 from tasks.evaluate.render import heldout_file, render
 from tasks.evaluate.responses import unused_dir
+from tasks.evaluate.schedule_types import Worker
 from tasks.evaluate.shards import Range, TaskRows, names_in
 from tasks.evaluate.task_checks import checked_entries
 from tasks.evaluate.task_files import TaskFileError
@@ -97,15 +98,18 @@ def make_plan(
     evaluation: EvaluationDir,
     heldout_dir: Path,
     *,
+    here: bool = True,
     before: EvaluationPlan | None = None,
     check: Callable[[EvaluationPlan], None] = lambda plan: None,
 ) -> EvaluationPlan:
-    """Make the plan anew, for the model that is there, or for the one that was asked `before`.
+    """Make the plan anew, for the model that is there, or for the one that was asked `before`. `here`: this
+    node's workers will answer.
 
     What an earlier plan has left stays until the new one is whole and has passed `check`.
     """
     with draft_folder(evaluation) as folder:
-        draft = _draft(config, evaluation, folder, heldout_dir, before)
+        workers = planned_workers(config, here=here)
+        draft = _draft(config, evaluation, folder, heldout_dir, before, workers)
         check(draft.plan)
         swap_in(evaluation, draft)
     return draft.plan
@@ -117,6 +121,7 @@ def _draft(
     folder: EvaluationDir,
     heldout_dir: Path,
     before: EvaluationPlan | None,
+    workers: dict[str, Worker],
 ) -> Draft:
     model_sha256 = before.model_sha256 if before is not None else model_identity(evaluation)
     answering = before.answering if before is not None else answering_of(config)
@@ -134,7 +139,7 @@ def _draft(
         offsets.append(write_requests(requests_path(folder, task.file), rows[-1].rows))
         tasks.append(task)
     forecast = forecast_for(evaluation, answering, evaluation.path / "priors.db")
-    done, workers = _done(evaluation, rows), planned_workers(config)
+    done = _done(evaluation, rows)
     remaining = [(r, list(d)) for r, d in zip(rows, done, strict=True)]
     cuts = cut(remaining, list(workers), config.scorers, forecast)
     shards = [

@@ -97,15 +97,17 @@ class Ahead:
             with in_charge(self._work.evaluation):
                 needs_export = open_evaluation(self._work)
             if needs_export:
-                self._export = begin_stage(self._work, "export")
+                self._export = begin_stage(self._work, "export", {})
         if self._export is not None:
             status = self._work.launcher.poll(self._export)
             if not status.state.final:
                 return False
             if status.state is not JobState.COMPLETED:
                 return True
-        if "infer" in stages_left(self._work):
-            begin_stage(self._work, "infer")
+        begun: dict[str, JobHandle] = {}
+        for stage in stages_left(self._work):
+            if stage != "score":
+                begun[stage] = begin_stage(self._work, stage, begun)
         return True
 
     def _is_near_its_end(self) -> bool:

@@ -215,9 +215,7 @@ def _submit(work: Work, stage: str, others: Mapping[str, JobHandle]) -> JobHandl
     return work.launcher.submit(job_spec(work, stage, job_dir, others))
 
 
-def job_spec(
-    work: Work, stage: str, job_dir: Path, others: Mapping[str, JobHandle]
-) -> JobSpec:
+def job_spec(work: Work, stage: str, job_dir: Path, others: Mapping[str, JobHandle]) -> JobSpec:
     """What the stage's job is."""
     settings, follow = work.settings, _FOLLOW if stage == "score" else ()
     limit_s = settings.timeout_s

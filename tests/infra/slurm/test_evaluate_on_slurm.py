@@ -108,9 +108,13 @@ def test_a_model_is_evaluated_on_two_nodes_though_the_command_is_killed(
     assert scores_of(out) == scores_of(place / "here")
     assert (job_of(out, "infer"), job_of(out, "score")) == (infer_id, score_id)
     jobs = {path.name for path in EvaluationDir(out, 0).job_dir("").iterdir()}
-    assert jobs == {"infer-1", "score-1"}
+    assert jobs == {"plan-1", "infer-1", "score-1"}
     infer, score = show(slurm_site, infer_id), show(slurm_site, score_id)
     assert (infer["NumNodes"], score["NumNodes"], score["Partition"]) == ("2", "1", "cpu")
+    # On a node that answers nothing, and before those that do were free.
+    planned = show(slurm_site, job_of(out, "plan"))
+    assert (planned["NumNodes"], planned["Partition"]) == ("1", "cpu")
+    assert planned["EndTime"] <= infer["StartTime"]
     assert score["StartTime"] >= infer["StartTime"]
     times = read_times(EvaluationDir(out, 0))
     staged = {t.worker.rpartition("-")[0].rpartition("-")[0] for t in times if t.kind == "stage"}

@@ -150,7 +150,7 @@ class _Cluster:
         self.states[spec.job_dir] = self.ends.pop(0)
         self.specs.append(spec)
         spec.job_dir.mkdir(parents=True)
-        return JobHandle(spec.key, "1", spec.job_dir, 0.0)
+        return JobHandle(spec.key, str(len(self.specs)), spec.job_dir, 0.0)
 
     def poll(self, handle: JobHandle) -> JobStatus:
         return JobStatus(self.states[handle.job_dir])
@@ -214,15 +214,18 @@ def on_cluster(
 def test_on_slurm_inference_takes_the_nodes_that_are_free_and_scoring_starts_after_it(
     tmp_path: Path,
 ) -> None:
-    cluster = _Cluster(JobState.COMPLETED, JobState.COMPLETED)
+    cluster = _Cluster(*[JobState.COMPLETED] * 3)
     work = on_cluster(tmp_path, cluster, {"kind": "slurm"}, nodes=4, cuda_devices=[0, 1], scorers=3)
-    run_stages(work, ["infer", "score"], threading.Event())
-    infer, score = cluster.specs
+    run_stages(work, ["plan", "infer", "score"], threading.Event())
+    plan, infer, score = cluster.specs
+    assert (plan.gpus_per_node, plan.more_nodes, plan.cpu_only) == (0, 0, True)
+    assert plan.argv[2] == "tasks.evaluate.make_plan" and plan.dependency is None
     assert (infer.nodes, infer.more_nodes, infer.each_node) == (1, 3, True)
-    assert (infer.gpus_per_node, infer.processes_per_node, infer.dependency) == (2, 2, None)
+    assert (infer.gpus_per_node, infer.processes_per_node) == (2, 2)
+    assert infer.dependency == "afterany:1"
     assert (score.nodes, score.more_nodes, score.each_node) == (1, 0, False)
     assert (score.gpus_per_node, score.processes_per_node, score.cpu_only) == (0, 3, True)
-    assert score.dependency == "after:1"
+    assert score.dependency == "after:2"
 
 
 def test_on_one_machine_both_start_at_once(tmp_path: Path) -> None:
