@@ -126,14 +126,6 @@ class Catalog:
             reached.overridden |= part.overridden
         return reached
 
-    def select(self, names: Sequence[str]) -> list[CatalogEntry]:
-        """The entries that `names` need. ConfigError, a line for each name that does not exist, or that
-        is asked for twice."""
-        reached = self.reach(names)
-        if reached.problems:
-            raise ConfigError("\n".join(reached.problems))
-        return reached.entries
-
     def _reach(
         self,
         name: str,
@@ -198,7 +190,9 @@ def build_catalog(task_dirs: Iterable[Path], *, of_run: bool = True) -> Catalog:
     seen: set[Path] = set()
     for folder in (OWN_TASKS_DIR, *task_dirs):
         if not folder.is_dir():
-            raise ConfigError(f"evaluate.task_dirs: {folder} is not a folder of lm-eval YAML files")
+            raise ConfigError(
+                f"evaluate.task_dirs (--task-dir): {folder} is not a folder of lm-eval YAML files"
+            )
         for path in sorted(folder.glob("**/*.yaml")):
             if path.resolve() in seen or _IGNORED_FOLDERS.intersection(path.parts):
                 continue

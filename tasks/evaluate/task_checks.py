@@ -29,6 +29,8 @@ def check_tasks(config: EvaluateConfig, *, of_run: bool = True) -> None:
 
     `of_run`: there is held-out text, which Overland's own tasks ask about.
     """
+    if not config.tasks and not of_run:
+        raise ConfigError("no task is named: say which, like --tasks a,b,c")
     if not config.tasks:
         raise ConfigError(
             "evaluate.tasks is empty: name at least one task, or set evaluate.enabled to false"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,9 @@ from tasks.evaluate.harness_source import harness_dir, nearest
 from tasks.evaluate.offline import network_allowed
 from tasks.evaluate.task_files import read_task_file
 
+_NAMED = re.compile(
+    r"^['\"]?(?:task|group|tag)['\"]?:[ \t]*['\"]?([^\s'\"]+)['\"]?[ \t]*$", re.MULTILINE
+)
 _NAMES_SHOWN = 6
 _FILES_SHOWN = 3
 
@@ -24,13 +28,14 @@ def unknown_task(
         rf"^[ \t-]*(task|group|tag)[ \t]*:[ \t]*['\"]?{re.escape(name)}\b", re.MULTILINE
     )
     for path, why in unreadable.items():
-        if path.stem == name or _holds(path, pattern):
+        if path.stem == name or pattern.search(_text(path)):
             return (
                 f"evaluation task {name!r}{where}: {path} cannot be read: {why}: correct the file"
             )
     if (found := _harness_file(name)) is not None:
         return f"evaluation task {name!r}{where} {_of_harness(*found)}"
-    hint = nearest(name, known, f"known are {_some(known)}" if known else "no task folder has any")
+    none = "no task folder is given, or none has a task: give one (--task-dir, evaluate.task_dirs)"
+    hint = nearest(name, known, f"known are {_some(known)}" if known else none)
     broken = [f"{path} cannot be read: {why}" for path, why in unreadable.items()]
     more = f"; and {len(broken) - _FILES_SHOWN} more" if len(broken) > _FILES_SHOWN else ""
     note = f" ({'; '.join(broken[:_FILES_SHOWN])}{more})" if broken else ""
@@ -38,17 +43,21 @@ def unknown_task(
 
 
 def _harness_file(name: str) -> tuple[Path, Path] | None:
-    """lm-eval's own folder of tasks, and its file with the task or group. Found by its text: reading all
-    14,000 as YAML takes long."""
+    """lm-eval's own folder of tasks, and its file with the task or group."""
     folder = harness_dir()
-    pattern = re.compile(
-        rf"^(task|group|tag):[ \t]*['\"]?{re.escape(name)}['\"]?[ \t]*$", re.MULTILINE
-    )
-    for path in sorted((folder / "tasks").rglob("*.yaml")) if folder is not None else ():
-        if _holds(path, pattern):
-            assert folder is not None
-            return folder / "tasks", path
-    return None
+    if folder is None or (path := _harness_files(folder / "tasks").get(name)) is None:
+        return None
+    return folder / "tasks", path
+
+
+@functools.cache
+def _harness_files(folder: Path) -> dict[str, Path]:
+    """Task, group or tag -> its file. Found by their text: reading all 14,000 as YAML takes long."""
+    found: dict[str, Path] = {}
+    for path in sorted(folder.rglob("*.yaml")):
+        for name in _NAMED.findall(_text(path)):
+            found.setdefault(name, path)
+    return found
 
 
 def _of_harness(folder: Path, path: Path) -> str:
@@ -68,11 +77,12 @@ def _of_harness(folder: Path, path: Path) -> str:
     )
 
 
-def _holds(path: Path, pattern: re.Pattern[str]) -> bool:
+def _text(path: Path) -> str:
+    """The file's text; none when it cannot be read."""
     try:
-        return pattern.search(path.read_text(errors="replace")) is not None
+        return path.read_text(errors="replace")
     except OSError:
-        return False
+        return ""
 
 
 def _some(names: Sequence[str]) -> str:

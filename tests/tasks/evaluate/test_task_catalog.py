@@ -32,7 +32,7 @@ def check(*tasks: str, dirs: list[Path] | None = None) -> None:
 
 
 def selected(dirs: list[Path], *names: str) -> list[str]:
-    return [entry.name for entry in build_catalog(dirs).select(names)]
+    return [entry.name for entry in build_catalog(dirs).reach(names).entries]
 
 
 def test_own_tasks_are_known_and_checking_them_imports_no_lm_eval() -> None:

@@ -191,6 +191,8 @@ def test_lm_evals_own_task_is_known_and_needs_the_network(
     assert "evaluation task 'hellaswag' is one of lm-eval's own (" in problem
     assert "needs data set 'Rowan/hellaswag' from the network" in problem
     assert "heldout" not in problem
+    (problem,) = problems(tmp_path, "mmlu_anatomy")
+    assert "is one of lm-eval's own (" in problem
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     (problem,) = problems(tmp_path, "hellaswag")
     assert problem.endswith("as a task folder to have it")
@@ -198,7 +200,8 @@ def test_lm_evals_own_task_is_known_and_needs_the_network(
 
 def test_a_models_evaluation_is_pointed_at_no_heldout_task(tmp_path: Path) -> None:
     (problem,) = problems(tmp_path, "heldout_close")
-    assert problem == "unknown evaluation task 'heldout_close': no task folder has any"
+    assert problem.startswith("unknown evaluation task 'heldout_close': no task folder is given")
+    assert problems(tmp_path) == ["no task is named: say which, like --tasks a,b,c"]
     write_task(tmp_path)
     (problem,) = problems(tmp_path, "heldout_close")
     assert problem.endswith("known are good, odd")
