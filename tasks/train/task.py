@@ -211,7 +211,7 @@ def _end_for_person(
 ) -> None:
     """End the job after a Ctrl-C, which leaves it time to save, and say so meanwhile."""
     grace_s = config.recovery.stop_grace_s
-    tell(f"interrupted: job {handle.job_id} is told to end, and has up to {grace_s:.0f} s to save")
+    tell(f"interrupted: job {handle.job_id} is told to end, and has up to {grace_s:g} s to save")
     try:
         _cancel(config, attempt, record, launcher, handle, why="interrupted from the keyboard")
     except LaunchError as error:
