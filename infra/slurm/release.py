@@ -74,7 +74,7 @@ def make(root: Path, suite: str) -> None:
     command = ["mmdebstrap", "--mode=root", "--variant=apt", f"--include={','.join(_PACKAGES)}"]
     try:
         done = subprocess.run(
-            [*command, "--", suite, str(root)],
+            [*command, suite, str(root)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
