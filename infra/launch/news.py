@@ -61,7 +61,9 @@ class JobNews:
         self._stale_s = now if self._stale_s is None else self._stale_s
         if not self._is_away and now - self._stale_s >= _AWAY_S:
             self._is_away = True
-            self._say(f"Slurm does not answer: {self._what} goes on without it, and is asked for")
+            self._say(
+                f"Slurm does not answer: {self._what} goes on, and is asked for until it does"
+            )
 
     def _see_wait(self, status: JobStatus, now: float) -> None:
         self._running = ""

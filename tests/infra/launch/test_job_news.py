@@ -61,7 +61,7 @@ def test_a_server_that_stays_away() -> None:
     stale = JobStatus(JobState.RUNNING, nodes=("a", "b"), stale=True)
     assert said((0, RUNS), (1, stale), (2, RUNS), (3, stale), (20, stale), (30, RUNS))[1:] == []
     assert said((0, RUNS), (1, stale), (31, stale), (60, stale), (70, RUNS), (71, RUNS))[1:] == [
-        "Slurm does not answer: job 12 goes on without it, and is asked for",
+        "Slurm does not answer: job 12 goes on, and is asked for until it does",
         "Slurm answers again",
     ]
 
