@@ -18,7 +18,7 @@ from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
-SETTINGS = {"round_timeout_s": 15.0, "start_timeout_s": 60.0, "slow_ratio": 1000.0, "trials": 2}
+SETTINGS = {"round_timeout_s": 30.0, "start_timeout_s": 60.0, "slow_ratio": 1000.0, "trials": 2}
 
 
 def site_config(site: Any, folder: Path, **settings: Any) -> RunConfig:
