@@ -27,6 +27,7 @@ from configs.full_disk import full_disk
 from configs.records import EvaluationScores
 from configs.rundir import EvaluationDir, RunDir
 from configs.schema import LauncherConfig
+from configs.writable import check_writable
 from flows.cli_evaluate_options import (
     checked_config,
     gpus_of,
@@ -36,7 +37,6 @@ from flows.cli_evaluate_options import (
 from flows.cli_options import Json
 from tasks.evaluate.folder import (
     begun,
-    check_writable,
     evaluate_folder,
     how_far,
     is_evaluation,
@@ -261,7 +261,7 @@ def _rescore_run(run_dir: Path, steps: list[int] | None, *, json: bool) -> None:
 
 def _evaluation(folder: Path) -> EvaluationDir:
     subject_of(folder)
-    check_writable(folder, "it must be writable to go on there")
+    check_writable(folder, hint="it must be writable to go on there")
     return EvaluationDir(folder, step=0)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -17,6 +16,7 @@ from configs.files import resolved, write_text
 from configs.load import absolute_paths, dump_config, fixed_differences, load_config
 from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
+from configs.writable import check_writable
 from flows.locks import held, holds
 from flows.show.progress import say
 from flows.show.report import RunSummary, build_summary
@@ -42,24 +42,11 @@ def check_run(config: RunConfig) -> RunDir:
 
 def _check_writable(run: RunDir) -> None:
     """The run directory is one or can become one: absent or empty, in a folder that can be written."""
-    folder = run.path
-    try:
-        while not folder.exists():
-            folder = folder.parent
-        if not folder.is_dir():
-            raise RunDirectoryError(f"run_dir {run.path} cannot be made: {folder} is not a folder")
-        if folder == run.path and not run.locks_dir.is_dir() and any(folder.iterdir()):
-            raise RunDirectoryError(
-                f"run_dir {run.path} is not empty and holds no run: choose a new or an empty folder"
-            )
-        probe = folder / f".overland-probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
+    check_writable(run.path, name="run_dir", hint="choose another with run_dir=DIR")
+    if run.path.is_dir() and not run.locks_dir.is_dir() and any(run.path.iterdir()):
         raise RunDirectoryError(
-            f"run_dir {run.path} cannot be written ({error.strerror} in {folder}): "
-            "choose another with run_dir=DIR"
-        ) from error
+            f"run_dir {run.path} is not empty and holds no run: choose a new or an empty folder"
+        )
 
 
 def _check_same_run(run: RunDir, config: RunConfig) -> None:

@@ -20,6 +20,7 @@ from configs.full_disk import full_disk
 from configs.records import Record
 from configs.rundir import EvaluationDir, read_record, write_record
 from configs.schema import EvaluateConfig, LauncherConfig
+from configs.writable import check_writable
 from tasks.evaluate.devices import check_backend
 from tasks.evaluate.holding import in_charge
 from tasks.evaluate.model_folder import check_model
@@ -64,7 +65,7 @@ def begun(
     check_model(model)
     check_tasks(config, of_run=False)
     check_backend(config.backend)
-    check_writable(folder, "choose another with --out")
+    check_writable(folder, hint="choose another with --out")
     known = _subject(folder)
     if known is None and folder.exists() and any(folder.iterdir()):
         raise RunDirectoryError(
@@ -87,23 +88,6 @@ def begun(
         if error.exit_code == EXIT_BAD_INPUT or not is_evaluation(folder):
             _undo(evaluation, config, before, made)
         raise
-
-
-def check_writable(folder: Path, hint: str) -> None:
-    """RunDirectoryError when the folder cannot be written, or cannot be made. Leaves nothing."""
-    place = folder
-    try:
-        while not place.exists():
-            place = place.parent
-        if not place.is_dir():
-            raise RunDirectoryError(f"{folder} cannot be made: {place} is no folder: {hint}")
-        probe = place / f".overland-probe-{os.getpid()}"
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        raise RunDirectoryError(
-            f"{folder} cannot be written ({error.strerror} in {place}): {hint}"
-        ) from error
 
 
 def _subject(folder: Path) -> Subject | None:

@@ -27,7 +27,6 @@ from configs.rundir import EvaluationDir, read_record
 from tasks.evaluate.begin import (
     Subject,
     begun,
-    check_writable,
     is_evaluation,
     is_model,
     subject_of,
@@ -46,7 +45,6 @@ __all__ = [
     "Subject",
     "begun",
     "check_gpus",
-    "check_writable",
     "evaluate_folder",
     "evaluated",
     "finished",

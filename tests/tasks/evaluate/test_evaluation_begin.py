@@ -10,9 +10,10 @@ from evaluation_setup import write_heldout, write_user_tasks
 from configs.errors import EvaluationError, OverlandError, RunDirectoryError
 from configs.rundir import EvaluationDir
 from configs.schema import EvaluateConfig
+from configs.writable import check_writable
 from flows.cli_evaluate import _said_when_ended
 from tasks.evaluate import devices
-from tasks.evaluate.begin import begun, check_writable
+from tasks.evaluate.begin import begun
 from tasks.evaluate.command import last_words, run_command
 from tasks.evaluate.devices import check_gpus
 from tasks.evaluate.task_files import TaskFileError
@@ -44,7 +45,7 @@ def test_where_nothing_can_be_written_is_said_and_nothing_left(
         pass
     assert tree(tmp_path) == before
     with pytest.raises(RunDirectoryError, match="cannot be made"):
-        check_writable(tmp_path / "file" / "x", "")
+        check_writable(tmp_path / "file" / "x", hint="")
 
 
 def test_wrong_input_that_is_found_late_leaves_nothing(
