@@ -87,7 +87,7 @@ def evaluated(
         if (scores := finished(evaluation)) is not None and not scores.failed:
             say("everything is done already")
             return scores
-        check_tasks(config_of(evaluation), of_run=False)
+        _check_question(evaluation)
         progress = _Progress(evaluation, say)
         run(progress.look)
         progress.end()
@@ -99,8 +99,7 @@ def rescore(evaluation: EvaluationDir, arguments: list[str], say: Say) -> Evalua
 
     `arguments`: how the scorer finds the evaluation, as :mod:`tasks.evaluate.command` says.
     """
-    if is_evaluation(evaluation.path):
-        check_tasks(config_of(evaluation), of_run=False)
+    _check_question(evaluation)
     with (
         in_charge(evaluation),
         _processes(evaluation, {"score": ["--anew"]}, arguments) as processes,
@@ -110,6 +109,12 @@ def rescore(evaluation: EvaluationDir, arguments: list[str], say: Say) -> Evalua
     if scores is None or scores.plan_sha256 != read_plan(evaluation).sha256():
         raise EvaluationError(f"{evaluation.scores_path} was changed meanwhile: score it again")
     return scores
+
+
+def _check_question(evaluation: EvaluationDir) -> None:
+    """ConfigError when what is asked there cannot be asked any more. Of a run, its flow and the plan do it."""
+    if is_evaluation(evaluation.path):
+        check_tasks(config_of(evaluation), of_run=False)
 
 
 def finished(evaluation: EvaluationDir) -> EvaluationScores | None:

@@ -48,10 +48,10 @@ def test_jobs_of_an_earlier_question_are_ended_and_those_of_this_one_are_waited_
     monkeypatch.setattr(task_jobs, "_FOLLOW", ())
     said: list[str] = []
     launcher = LocalLauncher()
-    first = begin_stage(work_on(tmp_path, said, tasks=["a"]), "infer")
-    same = begin_stage(work_on(tmp_path, said, tasks=["a"], scorers=3), "infer")
+    first = begin_stage(work_on(tmp_path, said, tasks=["a"]), "infer", {})
+    same = begin_stage(work_on(tmp_path, said, tasks=["a"], scorers=3), "infer", {})
     assert (same, said) == (first, [])
-    later = begin_stage(work_on(tmp_path, said, tasks=["a", "b"]), stage)
+    later = begin_stage(work_on(tmp_path, said, tasks=["a", "b"]), stage, {})
     try:
         assert launcher.poll(first).state is JobState.CANCELLED
         assert later.job_dir != first.job_dir
