@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from configs.errors import ConfigError
 from configs.files import write_text
 from configs.load import dump_config
 from configs.records import EvaluationScores
@@ -54,3 +55,28 @@ def test_of_a_model_scores_are_printed_and_what_has_none_makes_it_fail(
     done = CliRunner().invoke(cli.app, ["evaluate", str(tmp_path), "--resume"])
     assert done.exit_code == code, done.output
     assert ("code has no scores: its metric raised" in done.output) == bool(failed)
+
+
+@pytest.mark.parametrize(("refused", "code"), [((4,), 1), ((4, 8), 2), ((), 0)])
+def test_steps_that_cannot_be_scored_anew_leave_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: tuple[int, ...], code: int
+) -> None:
+    """Wrong input only where nothing was scored."""
+    config = make(tmp_path)
+    run = RunDir(config.resolved_run_dir())
+    write_text(run.config_path, dump_config(config))
+    for step in (4, 8):
+        write_text(run.evaluation(step).inferred_path, "{}")
+
+    def rescore(evaluation: EvaluationDir, arguments: list[str], say: object) -> EvaluationScores:
+        if evaluation.step in refused:
+            raise ConfigError("its task is wrong")
+        return EvaluationScores(step=evaluation.step, scores=[], tasks=["t"], plan_sha256="")
+
+    monkeypatch.setattr(cli_evaluate, "rescore", rescore)
+    done = CliRunner().invoke(cli.app, ["evaluate", str(run.path), "--rescore"])
+    assert done.exit_code == code, done.output
+    for step in (4, 8):
+        is_refused = f"step {step} is not scored anew: its task is wrong" in done.output
+        is_kept = f"kept in {run.evaluation(step).path}" in done.output
+        assert (is_refused, is_kept) == (step in refused, step not in refused)
