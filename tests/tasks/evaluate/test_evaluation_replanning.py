@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 from evaluation_setup import REPOSITORY, prepare_evaluation, stage_command, write_heldout
-from test_inference_resume import done, wait_until
+from test_inference_resume import done
 
 from configs.node import NODE_VARIABLE
 from configs.rundir import EvaluationDir, RunDir
@@ -23,6 +23,7 @@ from tasks.evaluate.responses import read_responses
 from tasks.evaluate.schedule_types import Worker
 from tasks.evaluate.times import Done, read_times
 from tasks.evaluate.turns import Turns
+from tests.waiting import wait_until
 
 
 def a_plan(tasks: dict[str, tuple[int, float, float]]) -> EvaluationPlan:
@@ -146,7 +147,7 @@ def stopped_in_a_shard(
 ) -> psutil.Process:
     """The crew's worker, stopped while it computes a shard."""
     while True:
-        wait_until(lambda: has_claimed(evaluation, node))
+        wait_until(lambda: has_claimed(evaluation, node), "a claim")
         worker = worker_of(process)
         worker.suspend()
         if has_claimed(evaluation, node):
@@ -160,12 +161,12 @@ def test_nodes_that_come_and_go_change_the_plan(run: RunDir, tiny_model: Path) -
     write_heldout(run.heldout_dir, count=60)
     evaluation = prepare_evaluation(run, tiny_model, workers=1, nodes=4)
     with crew(run, "alpha") as alpha:
-        wait_until(lambda: done(evaluation) and has_claimed(evaluation, "alpha"))
+        wait_until(lambda: done(evaluation) and has_claimed(evaluation, "alpha"), "a shard")
         # So that work is left whatever the machine's pace.
         held = stopped_in_a_shard(evaluation, alpha, "alpha")
         assert live_plan(evaluation).worker_names == {"alpha-cpu0"}
         with crew(run, "beta") as beta:
-            wait_until(lambda: has_claimed(evaluation, "beta"))
+            wait_until(lambda: has_claimed(evaluation, "beta"), "the other node's claim")
             joined = live_plan(evaluation)
             assert joined.worker_names == {"alpha-cpu0", "beta-cpu0"}
             assert joined.earlier[-1].why == "beta-cpu0 has come"
@@ -175,7 +176,9 @@ def test_nodes_that_come_and_go_change_the_plan(run: RunDir, tiny_model: Path) -
             worker = stopped_in_a_shard(evaluation, beta, "beta")
             before = done(evaluation)
             worker.kill()
-            wait_until(lambda: len(live_plan(evaluation).earlier) > len(joined.earlier))
+            wait_until(
+                lambda: len(live_plan(evaluation).earlier) > len(joined.earlier), "another plan"
+            )
             again = live_plan(evaluation)
             assert again.earlier[-1].why == "beta-cpu0 died and is started again"
             planned = {work.shard for work in again.shards}
@@ -183,13 +186,15 @@ def test_nodes_that_come_and_go_change_the_plan(run: RunDir, tiny_model: Path) -
             assert under_way.shard not in planned
             assert all(work.start_s >= 0 and work.end_s > work.start_s for work in again.shards)
 
-            wait_until(lambda: len(done(evaluation)) > len(before))
+            wait_until(lambda: len(done(evaluation)) > len(before), "one more shard")
             worker = stopped_in_a_shard(evaluation, beta, "beta")
             beta.kill()
             beta.wait()
             worker.kill()
             lost = done(evaluation)
-        wait_until(lambda: live_plan(evaluation).worker_names == {"alpha-cpu0"})
+        wait_until(
+            lambda: live_plan(evaluation).worker_names == {"alpha-cpu0"}, "a plan without it"
+        )
         held.resume()
         assert alpha.wait(240) == 0
     last = live_plan(evaluation)
