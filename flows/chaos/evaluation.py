@@ -27,13 +27,13 @@ from configs.errors import InputError, RunFailedError
 from flows.chaos.setup import kept_folder, trial_folder
 from infra.launch import leash
 from tasks.evaluate.chaos import (
-    TASKS,
     progress_of,
     scores_of,
     shards_begun_again,
     shards_computed_twice,
     staged_copies,
 )
+from tasks.evaluate.chaos_tasks import asked_tasks
 
 Say = Callable[[str], None]
 WORKERS = 2
@@ -71,13 +71,14 @@ class Setting:
 
     folder: Path
     environment: dict[str, str]
+    tasks: list[str]
     reference: list[list[Any]]
 
     def command(self, out: Path) -> list[str]:
         """The real command, on a leash: it does not outlive this process."""
         return [
             *(sys.executable, str(Path(leash.__file__).resolve()), "-m", "flows.cli", "evaluate"),
-            *(str(self.folder / "model"), "--tasks", ",".join(TASKS)),
+            *(str(self.folder / "model"), "--tasks", ",".join(self.tasks)),
             *("--task-dir", str(self.folder / "tasks"), "--out", str(out)),
             *("--workers", str(WORKERS), "--bootstrap", "100", "--gpus", "none"),
         ]
@@ -145,7 +146,7 @@ def _prepare(folder: Path, seed: int, say: Say) -> Setting:
     )
     if made.returncode != 0:
         raise RunFailedError(f"the tiny model could not be made: {made.stderr[-2000:]}")
-    setting = Setting(folder, environment, reference=[])
+    setting = Setting(folder, environment, asked_tasks(), reference=[])
     out = folder / "undisturbed"
     course = _run(setting, out, ())
     reference = scores_of(out)
@@ -153,7 +154,7 @@ def _prepare(folder: Path, seed: int, say: Say) -> Setting:
         raise RunFailedError(f"the undisturbed evaluation has failed: look at {out}")
     say(f"undisturbed: {course.wall_s:.0f} s, {progress_of(out).shards} shards")
     shutil.rmtree(out)
-    return Setting(folder, environment, reference)
+    return replace(setting, reference=reference)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What `overland chaos --evaluation` asks of this stage: a tiny model, tasks, and what an evaluation has done.
+"""What `overland chaos --evaluation` asks of this stage: a tiny model, and what an evaluation has done.
 
 python -m tasks.evaluate.chaos FOLDER SEED      makes FOLDER/model and FOLDER/tasks
 """
@@ -7,67 +7,22 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from configs.records import EvaluationScores
 from configs.rundir import EvaluationDir, read_record
+from tasks.evaluate.chaos_tasks import WORDS, write_tasks
 from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.plan import EvaluationPlan
 from tasks.evaluate.responses import shards_done
 from tasks.evaluate.staging import SHARED_MEMORY
 from tasks.evaluate.times import read_times
 
-TASKS = ("choice", "copy", "text")
-DOCUMENTS = 240
 _END = "<|endoftext|>"
-_WORDS = [
-    *("river", "stone", "old", "bridge", "city", "built", "people", "hills", "paper", "glass"),
-    *("ship", "library", "nine", "thousand"),
-]
-_CHOICE = """
-task: choice
-dataset_path: json
-dataset_kwargs: {data_files: {test: choice.jsonl}}
-test_split: test
-output_type: multiple_choice
-doc_to_text: "Q: {{context}}\\nA:"
-doc_to_choice: choices
-doc_to_target: answer
-metric_list:
-  - {metric: acc, aggregation: mean, higher_is_better: true}
-  - {metric: acc_norm, aggregation: mean, higher_is_better: true}
-"""
-_COPY = """
-task: copy
-dataset_path: json
-dataset_kwargs: {data_files: {test: copy.jsonl}}
-test_split: test
-output_type: generate_until
-doc_to_text: context
-doc_to_target: target
-generation_kwargs: {until: ["\\n"], max_gen_toks: 12}
-metric_list:
-  - {metric: exact_match, aggregation: mean, higher_is_better: true}
-  - {metric: bleu, aggregation: bleu, higher_is_better: true}
-"""
-_TEXT = """
-task: text
-dataset_path: json
-dataset_kwargs: {data_files: {test: text.jsonl}}
-test_split: test
-output_type: loglikelihood_rolling
-doc_to_text: ""
-doc_to_target: text
-metric_list:
-  - {metric: word_perplexity, aggregation: weighted_perplexity, higher_is_better: false}
-  - {metric: bits_per_byte, aggregation: bits_per_byte, higher_is_better: false}
-"""
 
 
 @dataclass(frozen=True)
@@ -121,33 +76,6 @@ def staged_copies(folder: Path) -> list[Path]:
     return list((SHARED_MEMORY / f"overland-{os.getuid()}" / "models").glob(f"{identity}*"))
 
 
-def write_tasks(folder: Path, seed: int) -> None:
-    """Tasks of three kinds, with their documents."""
-    draw = random.Random(seed)  # noqa: S311
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in zip(TASKS, (_CHOICE, _COPY, _TEXT), strict=True):
-        (folder / f"{name}.yaml").write_text(text)
-    choice: list[dict[str, Any]] = []
-    copy: list[dict[str, Any]] = []
-    text_lines: list[dict[str, Any]] = []
-    for _ in range(DOCUMENTS):
-        choices = [f" {_passage(draw, 2 + number)}" for number in range(3)]
-        answer = draw.randrange(3)
-        choice.append({"context": _passage(draw, 8), "choices": choices, "answer": answer})
-        copy.append({"context": f"{_passage(draw, 8)} =", "target": _passage(draw, 2)})
-        text_lines.append({"text": _passage(draw, 40)})
-    for name, documents in zip(TASKS, (choice, copy, text_lines), strict=True):
-        _write_lines(folder / f"{name}.jsonl", documents)
-
-
-def _passage(draw: random.Random, words: int) -> str:
-    return " ".join(draw.choice(_WORDS) for _ in range(words))
-
-
-def _write_lines(path: Path, documents: Iterable[dict[str, Any]]) -> None:
-    path.write_text("".join(json.dumps(document) + "\n" for document in documents))
-
-
 def write_model(folder: Path, seed: int) -> None:
     """A Llama of random weights with a byte-level tokenizer."""
     import torch
@@ -163,7 +91,7 @@ def write_model(folder: Path, seed: int) -> None:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_WORDS * 5, trainer)
+    tokenizer.train_from_iterator(WORDS * 5, trainer)
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=_END)
     fast.save_pretrained(folder)
     torch.manual_seed(seed)
