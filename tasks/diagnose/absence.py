@@ -6,21 +6,28 @@ host that does not come.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from tasks.diagnose.host_names import host_tokens
-from tasks.diagnose.logs import MAX_RANKS
+from tasks.diagnose.logs import MAX_RANKS, LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _PRESENT = compile_pattern(
     r"(?:GLOBAL_RANK: (?P<rank>\d{1,6}), MEMBER: \d{1,6}/(?P<size>\d{1,6})|"
+    r"\brank (?P<joined>\d{1,6}) nranks (?P<joining>\d{1,6}) .{0,200}Init COMPLETE|"
     r"(?i:\brank)[ =:]{1,2}(?P<own>\d{1,6}) ?(?:/|of) ?(?P<of>\d{1,6})\b)"
 )
 _UTILIZATION = compile_pattern(
     r"(?i)^(?P<before>.{0,200}?)\b(?:gpu[_ ]?)?util\w*[ =:]{1,2}(?P<busy>\d{1,3}%?(?:[, ]+\d{1,3}%?)*)"
 )
+_SHARE = compile_pattern(r"\b(?P<share>\d{1,6})/(?P<of>\d{1,6})\b")
+_NUMBERS = re.compile(r"\d+(?:\.\d+)?")
+_SHAPE_CHARS = 80
+_MAX_SHAPES = 256
 _MAX_HOSTS = 20_000
 _MIN_HOSTS = 3
+_MIN_RANKS = 3
 _BUSY = 50
 """Per cent; a GPU that waits in a collective shows nearly 100."""
 
@@ -36,15 +43,39 @@ class RollCall:
 
     present: set[int] = field(default_factory=set)
     size: int = 0
+    shares: int = 0
+    """How many ranks shared the last work that was told."""
+    waves: dict[str, set[int]] = field(default_factory=dict)
+    """By wording, the latest last: the ranks that have written such a line."""
 
-    def feed(self, text: str) -> None:
-        """Take note of one line, without a launcher's label."""
+    def feed(self, line: LogLine) -> None:
+        """Take note of one line."""
+        if line.rank is not None:
+            self._note_share(line.body, line.rank)
+            self._note_wave(_NUMBERS.sub("#", line.body)[:_SHAPE_CHARS], line.rank)
+        self._note_present(line.body)
+
+    def _note_share(self, text: str, rank: int) -> None:
+        """How many they are, by a rank that does its share: rank 6 the 7th of 16."""
+        match = _SHARE.search(text) if "/" in text else None
+        if match is not None and rank + 1 == int(match["share"]) <= int(match["of"]) <= MAX_RANKS:
+            self.shares = int(match["of"])
+
+    def _note_wave(self, shape: str, rank: int) -> None:
+        wave = self.waves.pop(shape, set())
+        wave.add(rank)
+        self.waves[shape] = wave
+        if len(self.waves) > _MAX_SHAPES:
+            del self.waves[next(iter(self.waves))]
+
+    def _note_present(self, text: str) -> None:
         if "ank" not in text and "RANK" not in text:
             return
         match = _PRESENT.search(text)
         if match is None:
             return
-        rank, size = int(match["rank"] or match["own"]), int(match["size"] or match["of"])
+        rank = int(match["rank"] or match["joined"] or match["own"])
+        size = int(match["size"] or match["joining"] or match["of"])
         if rank < size <= MAX_RANKS and (not self.size or size == self.size):
             self.size = size
             self.present.add(rank)
@@ -52,15 +83,32 @@ class RollCall:
     def merge(self, other: RollCall) -> None:
         """Add those who have answered elsewhere."""
         self.size = self.size or other.size
+        self.shares = self.shares or other.shares
         if other.size == self.size:
             self.present |= other.present
+        for shape, wave in other.waves.items():
+            for rank in wave:
+                self._note_wave(shape, rank)
 
-    def missing(self) -> set[int]:
-        """The ranks that are missing, when they are few."""
-        gone = self.size - len(self.present)
-        if not 0 < 4 * gone <= self.size:
-            return set()
-        return set(range(self.size)) - self.present
+    @property
+    def total(self) -> int:
+        """How many ranks there are; 0 where none says so."""
+        return self.size or self.shares
+
+    def missing(self, ranks: set[int]) -> set[int]:
+        """The ranks that are missing, when they are few: of those that say how many they are, or else of
+        `ranks`, from what was written last."""
+        if gone := _few(set(range(self.size)), self.present):
+            return gone
+        last = next(reversed(self.waves.values()), set())
+        ranks = ranks | set(range(self.shares))
+        return _few(ranks, last) if len(last) >= _MIN_RANKS else set()
+
+
+def _few(all_of_them: set[int], there: set[int]) -> set[int]:
+    """Who of all is not there, when that is at most a quarter."""
+    gone = all_of_them - there
+    return gone if 4 * len(gone) <= len(all_of_them) else set()
 
 
 @dataclass

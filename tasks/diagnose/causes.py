@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from tasks.diagnose.findings import Finding
@@ -15,6 +16,8 @@ _GPU_LOST = "xid_gpu_lost"
 _GPU_MEMORY = "gpu_out_of_memory"
 _NO_DRIVER = "driver_library"
 _COMMUNICATION = ("NCCLRemoteError", "NCCLTimeoutError", "NetworkError")
+_OUTSIDE = ("S3StorageError", "ConnectionError", "DatasetLoadingError")
+_AGAIN_AND_AGAIN = 3
 _LINES_UNTIL_EFFECTS = 20
 _OTHER_PROCESS = compile_pattern(
     r"Process (?P<pid>\d{1,9}) has (?P<size>[\d.]{1,12}) GiB memory in use"
@@ -53,14 +56,33 @@ def link_fault_before(effect: Finding, scan: Scan) -> Finding | None:
 
 
 def amended(finding: Finding, scan: Scan) -> Finding:
-    """The finding, with class and action as other lines have it."""
+    """The finding, with class and action as other lines have it; or that which led to it."""
     if finding.method == _GPU_LOST and _a_rank_met_a_cuda_error(scan):
         return replace(finding, failure_class="CUDAError", action="restart_exclude_node")
     if finding.method == _GPU_MEMORY and _is_held_by_a_foreign_process(finding, scan):
         return replace(finding, action="restart_exclude_node")
     if finding.method == _NO_DRIVER and not _is_on_one_of_several_hosts(finding, scan):
         return replace(finding, action="fix_by_user")
+    if finding.method == "exception" and finding.failure_class == "RuntimeError":
+        return _led_to_by(finding, scan) or finding
+    if finding.role == "effect" and finding.node is not None and _peers_differ(finding, scan):
+        return replace(finding, node=None, action=None)
     return finding
+
+
+def _led_to_by(finding: Finding, scan: Scan) -> Finding | None:
+    """What the same rank met again and again, the last time, before it gave up in words of its own."""
+    recent = [f for f in scan.findings if scan.survival.just_before_the_end(f)] + scan.asides
+    told = [f for f in recent if f.rank == finding.rank and f.order < finding.order]
+    recent = [f for f in told if f.failure_class in _OUTSIDE]
+    return recent[-1] if len(recent) >= _AGAIN_AND_AGAIN else None
+
+
+def _peers_differ(finding: Finding, scan: Scan) -> bool:
+    """Whether no peer is named more often than another: each only tells who is next to it."""
+    alike = [f for f in scan.fatal("effect") if f.failure_class == finding.failure_class]
+    named = Counter(f.node for f in alike if f.node is not None).most_common(2)
+    return len(named) > 1 and named[0][1] == named[1][1]
 
 
 def _a_rank_met_a_cuda_error(scan: Scan) -> bool:

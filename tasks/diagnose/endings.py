@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from configs.records import Verdict
 from tasks.diagnose.logs import LogLine
-from tasks.diagnose.place import one_host, stuck_ranks
+from tasks.diagnose.place import host_by_order, known_ranks, one_host, stuck_ranks
 from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.survival import NOTICES
@@ -61,8 +61,8 @@ def _verdict_on_silent_end(scan: Scan) -> Verdict | None:
 
 def hang(scan: Scan, said: str, line: LogLine) -> Verdict:
     """A hang, with the rank that is behind if one is."""
-    ranks = stuck_ranks(scan) or scan.roll_call.missing()
-    node = one_host(scan, ranks)
+    ranks = stuck_ranks(scan) or scan.roll_call.missing(known_ranks(scan))
+    node = one_host(scan, ranks) or host_by_order(scan, ranks)
     if not ranks:
         node = scan.idle_hosts.only_idle() or scan.topology.tables.silent_writer()
     return make_verdict(

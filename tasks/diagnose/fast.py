@@ -19,7 +19,8 @@ from tasks.diagnose.blocks import Block
 from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.exceptions import may_be_traceback
 from tasks.diagnose.logs import LogLine, make_line
-from tasks.diagnose.progress import is_ending, is_step
+from tasks.diagnose.progress import is_ending
+from tasks.diagnose.reports import is_step
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.sources import Source
 from tasks.diagnose.templates import Cache, shapes

@@ -29,7 +29,10 @@ _NO_TABLE = compile_pattern(
     r"(?i)warn|error|peer|remote|connect|refused|closed|fail|time|unreachable|master|rdzv|endpoint|store"
 )
 """Lines that tell of others than their writer."""
-_NUMBERS = re.compile(r"(?<![A-Za-z])[0-9a-fA-F]{6,}(?![A-Za-z])|\d+")
+_NUMBERS = re.compile(
+    r"(?<![A-Za-z])[0-9a-fA-F]{6,}(?![A-Za-z])|\b(?:\d[0-9a-fA-F]|[0-9a-fA-F]\d)\b|\d+"
+)
+"""Numbers, long hexadecimal ones, and the bytes of addresses."""
 _LINES_OF_A_KEY = 48
 _LABELS_HELD = 4096
 _MIN_WRITERS = 3
@@ -118,8 +121,8 @@ class HostTables:
         for table in self.ranks.values():
             hosts = {int(rank): host for rank, host in table.items() if host}
             if _is_rank_table(hosts, known):
-                one_each = len(set(hosts.values())) == len(hosts)
-                found = {**(filled(hosts) if one_each else {}), **hosts, **found}
+                first_ranks = 0 in hosts and len(set(hosts.values())) == len(hosts)
+                found = {**(filled(hosts) if first_ranks else {}), **hosts, **found}
         return {**self.lists.by_order(), **found, **self.lists.by_rank()}
 
     def by_address(self) -> dict[str, str]:

@@ -40,6 +40,7 @@ def merge(scans: Sequence[Scan]) -> Scan:
         whole.ranks |= part.ranks
         seen = whole.survival.failed_exit_seen or part.survival.failed_exit_seen
         whole.survival.failed_exit_seen = seen
+        whole.survival.begun_again.update(part.survival.begun_again)
         failed = whole.survival.task_failed or part.survival.task_failed
         whole.survival.task_failed = failed
     return whole

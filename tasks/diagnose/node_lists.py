@@ -16,6 +16,13 @@ def expand_hosts(text: str) -> list[str]:
     return list(islice(_hosts_in(text), _MAX_HOSTS))
 
 
+def numbers_in(text: str) -> list[int]:
+    """Of a list like 0-3,8: 0, 1, 2, 3, 8. At most _MAX_HOSTS."""
+    spans = filter(None, map(_SPAN.fullmatch, text.split(",")))
+    numbers = (n for s in spans for n in range(int(s["low"]), int(s["high"] or s["low"]) + 1))
+    return list(islice(numbers, _MAX_HOSTS))
+
+
 def _hosts_in(text: str) -> Iterator[str]:
     for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,]*)?", text):
         match = _RANGE.match(part)

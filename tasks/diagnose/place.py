@@ -73,12 +73,26 @@ def rank_of(finding: Finding, scan: Scan) -> int | None:
 def stuck_ranks(scan: Scan) -> set[int]:
     """The ranks that the others wait for: those that report no time-out, or are a step behind."""
     reported = {f.rank for f in scan.fatal("effect") if f.method in TIMEOUTS}
-    known = scan.ranks | set(scan.topology.by_rank)
+    known = known_ranks(scan)
     own = {rank for rank in reported if rank is not None}
     if reported:
         absent = scan.collectives.absent(known, own)
         return absent if len(absent) == 1 or one_host(scan, absent) else set()
     return scan.progress.laggards()
+
+
+def host_by_order(scan: Scan, ranks: set[int]) -> str | None:
+    """The host of all these ranks, if all that is told is a list of hosts, which ranks go through evenly."""
+    hosts, size = list(scan.topology.tables.lists.hosts), scan.roll_call.total
+    if not ranks or scan.topology.by_rank or len(hosts) < 2 or size % len(hosts):
+        return None
+    found = {hosts[rank // (size // len(hosts))] for rank in ranks if rank < size}
+    return found.pop() if len(found) == 1 else None
+
+
+def known_ranks(scan: Scan) -> set[int]:
+    """All that have written, or of which something tells where they are."""
+    return scan.ranks | set(scan.topology.by_rank)
 
 
 def one_host(scan: Scan, ranks: Iterable[int]) -> str | None:

@@ -17,20 +17,10 @@ from tasks.diagnose.blocks import without_middle
 from tasks.diagnose.captures import capture_in
 from tasks.diagnose.logs import LogLine, make_line, writer_of
 from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.reports import COULD_BE_STEP, loss_of, step_in
 from tasks.diagnose.sources import Source
 from tasks.diagnose.times import time_of
 
-_STEP = compile_pattern(
-    r"(?i)\b(?:(?:step|iteration|iter|global_step)\b['\"]?\s*[=:/\[]?|it ?[=:])\s*(?P<step>\d+)"
-)
-_SLURM = "slurmstepd: "
-_COULD_BE_STEP = ("step", "iter", "it=", "it:", "it =", "it :")
-_LOSS = compile_pattern(
-    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|/train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
-    r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
-)
-_OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _]loss")
-_GRADIENT_LOST = compile_pattern(r"(?i)grad_?norm['\"]?\s*[:=]\s*'?(?:nan|inf)")
 _SUCCEEDED = compile_pattern(
     r"(?i)\bJob '?\S+ succeeded\b|(?:exit(?:s|ed)?|finished)(?: with)?(?: (?:return|exit|status))? ?[ _]?(?:code|status):? ?(?:= ?)?0\b|"
     r"^\+ exit 0$|state[=: ]+COMPLETED|exit=0\b|\brc=0\b|return ?code ?(?:=|is) ?0\b"
@@ -109,12 +99,12 @@ class Progress:
         lower = body.lower()
         if lower.lstrip().startswith(_SUMMARY):
             return None
-        number = _step_in(body) if any(word in lower for word in _COULD_BE_STEP) else None
+        number = step_in(body) if any(word in lower for word in COULD_BE_STEP) else None
         if number is not None and (rank := writer_of(line)) is not None:
             self.last_step[rank] = number
             self.step_reports[rank] += 1
             self.step_numbers.append(number)
-        if "loss" in lower and (loss := _loss_of(line)) is not None:
+        if "loss" in lower and (loss := loss_of(line)) is not None:
             self._note_loss(line, loss)
             number = -1 if number is None else number
         if number is not None:
@@ -143,7 +133,7 @@ class Progress:
     def wants_losses(self, line: LogLine) -> bool:
         """Whether losses in the file of this line are those that are followed, or may be from now on."""
         if self._loss_stream is None:
-            return _loss_of(line) is not None
+            return loss_of(line) is not None
         return self._loss_stream[0] == line.file
 
     def keep_raw(self, piece: bytes, number: int, source: Source) -> None:
@@ -281,14 +271,9 @@ class Progress:
             line = make_line(*entry)
             if line is None or (line.file, line.rank) != self._loss_stream:
                 continue
-            if (value := _loss_of(line)) is not None:
+            if (value := loss_of(line)) is not None:
                 parsed.append((line, value))
         return parsed
-
-
-def is_step(body: str) -> bool:
-    """Whether the line reports a step."""
-    return _step_in(body) is not None or _LOSS.search(body) is not None
 
 
 def is_ending(body: str) -> bool:
@@ -296,23 +281,6 @@ def is_ending(body: str) -> bool:
     return any(p.search(body) for p in (_SUCCEEDED, _FAILED, _COMPLETED)) or (
         capture_in(body) is not None
     )
-
-
-def _step_in(body: str) -> int | None:
-    """The step that the line reports. Slurm calls a part of a job so too."""
-    match = _STEP.search(body)
-    return int(match["step"]) if match is not None and _SLURM not in body else None
-
-
-def _loss_of(line: LogLine) -> float | None:
-    """The training loss that the line reports."""
-    match = _LOSS.search(line.body)
-    if match is None or _OTHER_LOSS.search(line.body) is not None:
-        return None
-    value = float(match["loss"])
-    if value == 0.0 and _GRADIENT_LOST.search(line.body):
-        return math.nan  # some trainers show a loss that is not finite as 0
-    return value
 
 
 def _lowest_from(values: Sequence[float]) -> list[float]:

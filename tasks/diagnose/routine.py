@@ -12,7 +12,7 @@ from tasks.diagnose.cause_words import cause_words
 from tasks.diagnose.filter_rules import shipped_rules
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import Pattern
-from tasks.diagnose.progress import is_step
+from tasks.diagnose.reports import is_step
 
 _LINES_NAME = "routine_lines.yaml"
 

@@ -130,7 +130,7 @@ class Scan:
             stream.steps += 1
             self.timeline.note_step(line, step)
         self.topology.feed(line)
-        self.roll_call.feed(line.body)
+        self.roll_call.feed(line)
         self.idle_hosts.feed(line.text)
         raised = stream.reader.feed(line)
         if raised is not None:
@@ -143,6 +143,8 @@ class Scan:
                 _FAILED_EXIT.search(line.body)
             ):
                 self.survival.note_failed_exit(line)
+            if "estart" in line.body or "RESTART" in line.body or "equeued" in line.body:
+                self.survival.note_start(line)
             if not self.torchrun.feed(line):
                 self._note_line(line, key, stream)
 

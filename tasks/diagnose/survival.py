@@ -8,6 +8,7 @@ from tasks.diagnose.exceptions import TracebackReader
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.handled import HandledErrors
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
 from tasks.diagnose.timeline import Timeline
 
@@ -21,6 +22,9 @@ _BUFFERED_REPORTS = 60
 NOTICES = ("slurm_time_limit", "slurm_preempted")
 """Of an end that is near: training goes on until the signal."""
 _NOTICE_S = 600.0
+_BEGINS_AGAIN = compile_pattern(
+    r"(?i)\bjob\b.{0,60}\(restart [1-9]\d*\)|\bSLURM_RESTART_COUNT=[1-9]|\brequeued job (?:starts|begins)"
+)
 _TASK_FAILED = ": Exited with exit code "
 
 Stream = tuple[str, int | None]
@@ -47,12 +51,16 @@ class Survival:
     failed_exit_seen: tuple[LogLine, int] | None = None
     """Where a launcher reports a failure, and the number of steps seen before it."""
 
+    begun_again: dict[str, int] = field(default_factory=dict)
+    """By file: the line where the job begins anew, as a requeued one does."""
     task_failed: LogLine | None = None
     """Where Slurm first says that a task has failed by itself."""
 
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
         stream = self.streams[(finding.line.file, finding.line.rank)]
+        if finding.line.number < self.begun_again.get(finding.line.file, 0):
+            return True
         after = self._reports_after(finding)
         if finding.method in NOTICES and self._within_notice(finding):
             return False
@@ -64,6 +72,11 @@ class Survival:
     def just_before_the_end(self, finding: Finding) -> bool:
         """Whether all reports after it may have been in a buffer that was written as the program ended."""
         return self._reports_after(finding) <= _BUFFERED_REPORTS
+
+    def note_start(self, line: LogLine) -> None:
+        """Take note of a line that may say that the job begins anew."""
+        if _BEGINS_AGAIN.search(line.body) is not None:
+            self.begun_again[line.file] = line.number
 
     def note_failed_exit(self, line: LogLine) -> None:
         """A launcher reports a failure; the last such line counts."""

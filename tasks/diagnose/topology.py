@@ -14,7 +14,7 @@ from tasks.diagnose.absence import tells_presence
 from tasks.diagnose.host_names import family_of
 from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
-from tasks.diagnose.node_lists import expand_hosts
+from tasks.diagnose.node_lists import expand_hosts, numbers_in
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.pods import Pods, may_place_pod
 
@@ -49,7 +49,7 @@ _HOST_WITH_ADDRESS = compile_pattern(
 _NO_NAMES = frozenset(
     ["rank", "addr", "ip", "eth", "ib", "ens", "enp", "eno", "bond", "hsn", "docker", "port"]
 )
-_TASK_HOST = compile_pattern(rf"error: (?P<host>{_NAME}): tasks? [\d,-]+: (?P<what>.*)")
+_TASK_HOST = compile_pattern(rf"error: (?P<host>{_NAME}): tasks? (?P<tasks>[\d,-]+): (?P<what>.*)")
 _HEADER = compile_pattern(
     r"(?i)(?:NODELIST=|node ?list:?\s+|\bnodes\s*:\s+|\bnode\(s\):\s+|\bhosts?\s*:\s+|hostnames |running on (?:host )?)"
     r"(?P<list>[A-Za-z][\w.,\[\]-]*)"
@@ -102,6 +102,8 @@ class Topology:
     """Nodes of pods."""
     _shared_addresses: set[str] = field(default_factory=set)
     """Of container bridges and the like: several hosts have them."""
+    _host_of_task: dict[int, str] = field(default_factory=dict)
+    """As srun reports them when they end."""
     _task_of_rank: dict[int, int] = field(default_factory=dict)
     """As srun and a launcher below it label the same line."""
 
@@ -122,7 +124,7 @@ class Topology:
             self._note_addresses(text)
             self._note_pairs(text)
         if "error: " in text and (match := _TASK_HOST.search(text)):
-            self._note_failed_task(match["host"], match["what"])
+            self._note_failed_task(match["host"], match["tasks"], match["what"])
         if ("ost" in text or "ode" in text or "NODELIST" in text) and (
             match := _HEADER.search(text)
         ):
@@ -130,9 +132,12 @@ class Topology:
         if text.lstrip().startswith("host") and (match := _TORCHRUN_HOST.match(text)):
             self._add_host(match["host"])
 
-    def _note_failed_task(self, host: str, what: str) -> None:
+    def _note_failed_task(self, host: str, tasks: str, what: str) -> None:
         if self._add_host(host):
             self.failed_tasks.setdefault(host, what)
+            for task in numbers_in(tasks):
+                if len(self._host_of_task) < _MAX_PLACES:
+                    self._host_of_task.setdefault(task, host)
 
     def _note_task(self, text: str, rank: int) -> None:
         """Of srun's label before another launcher's, which tells the rank."""
@@ -220,6 +225,7 @@ class Topology:
         self.tables.merge(other.tables)
         self.pods.nodes = {**other.pods.nodes, **self.pods.nodes}
         self._shared_addresses |= other._shared_addresses
+        self._host_of_task = {**other._host_of_task, **self._host_of_task}
         self._task_of_rank = {**other._task_of_rank, **self._task_of_rank}
 
     def settle(self) -> None:
@@ -236,7 +242,10 @@ class Topology:
         told = self.tables.by_rank(self.hosts | set(self.by_address.values()))
         of_tasks = {r: told[task] for r, task in self._task_of_rank.items() if task in told}
         one_each = len(set(told.values())) == len(told)
-        self.by_rank = {**told, **(of_tasks if one_each else {}), **self.by_rank}
+        # Where srun starts a task for each rank, there are several on a host.
+        tasks = self._host_of_task
+        of_srun = tasks if len(set(tasks.values())) < len(tasks) else {}
+        self.by_rank = {**of_srun, **told, **(of_tasks if one_each else {}), **self.by_rank}
         self.hosts |= {*self.by_address.values(), *self.tables.labelled()}
 
     def host(self, node: str | None, rank: int | None) -> str | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tasks.diagnose.absence import IdleHosts, RollCall, tells_presence
+from tasks.diagnose.logs import LogLine
 from tasks.diagnose.pods import Pods
 
 
 def roll_call(texts: list[str]) -> RollCall:
     found = RollCall()
     for text in texts:
-        found.feed(text)
+        found.feed(LogLine("a.log", 1, None, text, text))
     return found
 
 
@@ -25,18 +26,28 @@ def roll_call(texts: list[str]) -> RollCall:
 def test_the_rank_that_did_not_report_is_missing(wording: str) -> None:
     texts = [wording.format(rank=rank, one=rank + 1) for rank in range(16) if rank != 9]
     assert all(tells_presence(text) for text in texts)
-    assert roll_call(texts).missing() == {9}
-    assert roll_call([*texts, wording.format(rank=9, one=10)]).missing() == set()
+    assert roll_call(texts).missing(set()) == {9}
+    assert roll_call([*texts, wording.format(rank=9, one=10)]).missing(set()) == set()
 
 
 def test_where_most_are_missing_nobody_is_named() -> None:
-    assert roll_call(["hello from rank 0/16", "hello from rank 1/16"]).missing() == set()
+    assert roll_call(["hello from rank 0/16", "hello from rank 1/16"]).missing(set()) == set()
 
 
 def test_two_roll_calls_are_one() -> None:
     first = roll_call([f"rank {rank} of 8" for rank in range(4)])
     first.merge(roll_call([f"rank {rank} of 8" for rank in range(4, 7)]))
-    assert first.missing() == {7}
+    assert first.missing(set()) == {7}
+
+
+def test_the_rank_that_did_not_write_what_all_others_wrote_last_is_missing() -> None:
+    found = RollCall()
+    for rank in (3, 0, 2, 1, 4, 5, 7):
+        body = f"12:00:{rank:02} optimizer shard {rank + 1}/8 written ({rank}.18 GiB)"
+        found.feed(LogLine("a.log", 1, rank, f"[rank{rank}]: {body}", body))
+    assert found.missing(set(range(8))) == {6}
+    found.feed(LogLine("a.log", 2, 0, "[rank0]: step 7", "step 7"))
+    assert found.missing(set(range(8))) == set()  # One rank tells of all.
 
 
 def idle_of(utils: dict[str, str]) -> str | None:

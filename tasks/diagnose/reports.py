@@ -1,0 +1,42 @@
+"""What a line of training's progress reports: its step, its loss."""
+
+from __future__ import annotations
+
+import math
+
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
+
+_STEP = compile_pattern(
+    r"(?i)\b(?:(?:step|iteration|iter|global_step)\b['\"]?\s*[=:/\[]?|it ?[=:])\s*(?P<step>\d+)"
+)
+_SLURM = "slurmstepd: "
+COULD_BE_STEP = ("step", "iter", "it=", "it:", "it =", "it :")
+_LOSS = compile_pattern(
+    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|/train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
+    r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
+)
+_OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _]loss")
+_GRADIENT_LOST = compile_pattern(r"(?i)grad_?norm['\"]?\s*[:=]\s*'?(?:nan|inf)")
+
+
+def is_step(body: str) -> bool:
+    """Whether the line reports a step."""
+    return step_in(body) is not None or _LOSS.search(body) is not None
+
+
+def step_in(body: str) -> int | None:
+    """The step that the line reports. Slurm calls a part of a job so too."""
+    match = _STEP.search(body)
+    return int(match["step"]) if match is not None and _SLURM not in body else None
+
+
+def loss_of(line: LogLine) -> float | None:
+    """The training loss that the line reports."""
+    match = _LOSS.search(line.body)
+    if match is None or _OTHER_LOSS.search(line.body) is not None:
+        return None
+    value = float(match["loss"])
+    if value == 0.0 and _GRADIENT_LOST.search(line.body):
+        return math.nan  # some trainers show a loss that is not finite as 0
+    return value
