@@ -33,8 +33,9 @@ def told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
     if told:
         return told, []
     first = min((f.order for f in scan.fatal("effect")), default=0)
+    # By the condition both times: of thousands, to look each up in the other list takes minutes.
     near = [f for f in mentioned if first - f.order <= _LINES_UNTIL_EFFECTS]
-    return near, [f for f in mentioned if f not in near]
+    return near, [f for f in mentioned if first - f.order > _LINES_UNTIL_EFFECTS]
 
 
 def _without_monitors_of_timeouts(scan: Scan) -> list[Finding]:

@@ -37,6 +37,7 @@ _MAX_HOSTS = 20_000
 _MAX_ALONE_CHARS = 80
 _MAX_SLOTS = 64
 _RANKS_OF_RANGE = 4096
+_MAX_PLACED = 200_000
 
 
 @dataclass
@@ -55,6 +56,10 @@ class HostLists:
     """Processes of a host."""
     _bare: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     """Names that stand alone in a line, by family."""
+    _seen: set[tuple[int, int]] = field(default_factory=set)
+    """First and last rank of ranges."""
+    _placed: int = 0
+    """Ranks in all of them."""
 
     def feed(self, text: str, label: str | None) -> None:
         """Take note of what the line may tell. `label`: the host that a launcher has put before it."""
@@ -89,8 +94,16 @@ class HostLists:
         names = before if all(before) else after if all(after) else [label] if not several else []
         for (low, high, _, _), name in zip(found, names, strict=False):
             if name is not None and 0 <= high - low < _RANKS_OF_RANGE:
-                for rank in range(low, high + 1):
-                    self.ranges.setdefault(rank, name)
+                self._place(low, high, name)
+
+    def _place(self, low: int, high: int, name: str) -> None:
+        """Note the host of a range of ranks: once, for lines repeat; the first word on a rank counts."""
+        if (low, high) in self._seen or self._placed >= _MAX_PLACED:
+            return
+        self._seen.add((low, high))
+        self._placed += high - low + 1
+        for rank in range(low, high + 1):
+            self.ranges.setdefault(rank, name)
 
     def _note_spans(self, spans: list[tuple[int, int, str]]) -> None:
         """Of hosts behind numbers that go on from one to the next, as ranks do: 0-7 a1 | 8-15 a2."""
@@ -98,7 +111,7 @@ class HostLists:
             return
         if all(may_name_host(name) for _, _, name in spans) and spans[-1][1] < _RANKS_OF_RANGE:
             for low, high, name in spans:
-                self.ranges.update(dict.fromkeys(range(low, high + 1), name))
+                self._place(low, high, name)
 
     def _note_start(self, text: str, label: str | None) -> None:
         host = label or _only_name(text)
@@ -116,9 +129,7 @@ class HostLists:
         alone = text.strip()
         if len(alone) < _MAX_ALONE_CHARS and _WORD.fullmatch(alone):
             if may_name_host(alone) and len(self._bare) < _MAX_HOSTS:
-                self._bare[family_of(alone)][alone] = None
-                if len(self._bare[family_of(alone)]) > 1:
-                    self.hosts.update(self._bare[family_of(alone)])
+                self._note_bare(family_of(alone), [alone])
             return
         row = _row_of_names(text)
         if len(row) > 1:
@@ -126,13 +137,27 @@ class HostLists:
             if match := _EACH.search(text):
                 self.each = int(match["key"])
 
+    def _note_bare(self, family: str, names: Iterable[str]) -> None:
+        """Names of one family that stood alone: hosts, if there are several."""
+        known = self._bare[family]
+        new = dict.fromkeys(name for name in names if name not in known)
+        if len(known) + len(new) > 1:
+            self.hosts.update(new if len(known) > 1 else {**known, **new})
+        known.update(new)
+
     def merge(self, other: HostLists) -> None:
         """Add what other lines of the same job told."""
         self.hosts = {**self.hosts, **other.hosts}
-        self.slots = {**self.slots, **other.slots}
+        self.slots = {
+            **self.slots,
+            **other.slots,
+            **self.slots,
+        }  # in this order, the own counts first
         self.ranges = {**other.ranges, **self.ranges}
         self.starts = {**other.starts, **self.starts}
-        self.each = self.each or other.each
+        self.each = other.each or self.each
+        for family, names in other._bare.items():
+            self._note_bare(family, names)
 
     def by_rank(self) -> dict[int, str]:
         """Hosts by rank, as lines name ranks."""

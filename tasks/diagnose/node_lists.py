@@ -4,11 +4,53 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
+
+from tasks.diagnose.host_names import family_of
 
 _RANGE = re.compile(r"^(?P<stem>[^\[\]]*)\[(?P<ranges>[\d,-]+)\](?P<rest>.*)$")
 _SPAN = re.compile(r"(?P<low>\d{1,9})(?:-(?P<high>\d{1,9}))?")
+_TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_HOSTS = 20_000
+_MAX_EXPANDED = 200_000
+
+
+@dataclass
+class NodeLists:
+    """Expands the lists of a log: each once, for every rank may print it, and only so many names in all."""
+
+    _families: dict[str, set[str]] = field(default_factory=dict)
+    """Of the names of each list."""
+    _tasks: set[tuple[str, str]] = field(default_factory=set)
+    _left: int = _MAX_EXPANDED
+    """Names, numbers and characters that may still be looked at."""
+
+    def names(self, text: str, behind: str) -> list[str]:
+        """New names with a number: of a list, and of its families behind it, whatever stands between them."""
+        names: list[str] = []
+        families = self._families.get(text)
+        if families is None:
+            if self._left <= 0 and "[" in text:
+                return []
+            names = expand_hosts(text)
+            families = {family_of(name) for name in names}
+            if "[" in text:
+                self._left -= max(len(names), len(text))
+                self._families[text] = families
+        names += [name for name in _TOKEN.findall(behind) if family_of(name) in families]
+        return [name for name in names if any(c.isdigit() for c in name)]
+
+    def tasks(self, host: str, text: str) -> list[int]:
+        """New numbers of a list of a host's tasks."""
+        if "-" not in text:
+            return numbers_in(text)
+        if self._left <= 0 or (host, text) in self._tasks:
+            return []
+        numbers = numbers_in(text)
+        self._left -= max(len(numbers), len(host) + len(text))
+        self._tasks.add((host, text))
+        return numbers
 
 
 def expand_hosts(text: str) -> list[str]:

@@ -11,10 +11,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tasks.diagnose.absence import tells_presence
-from tasks.diagnose.host_names import family_of
 from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
-from tasks.diagnose.node_lists import expand_hosts, numbers_in
+from tasks.diagnose.node_lists import NodeLists
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.pods import Pods, may_place_pod
 
@@ -106,6 +105,7 @@ class Topology:
     """As srun reports them when they end."""
     _task_of_rank: dict[int, int] = field(default_factory=dict)
     """As srun and a launcher below it label the same line."""
+    _lists: NodeLists = field(default_factory=NodeLists)
 
     def feed(self, line: LogLine) -> None:
         """Take note of what the line says about hosts."""
@@ -135,7 +135,7 @@ class Topology:
     def _note_failed_task(self, host: str, tasks: str, what: str) -> None:
         if self._add_host(host):
             self.failed_tasks.setdefault(host, what)
-            for task in numbers_in(tasks):
+            for task in self._lists.tasks(host, tasks):
                 if len(self._host_of_task) < _MAX_PLACES:
                     self._host_of_task.setdefault(task, host)
 
@@ -203,12 +203,10 @@ class Topology:
 
     def _note_list(self, text: str, rest: str) -> None:
         """Of a list as Slurm writes it, or of names with blanks, addresses or numbers between them."""
-        names = expand_hosts(text)
-        families = {family_of(name) for name in names}
-        names += [name for name in _TOKEN.findall(rest) if family_of(name) in families]
-        for name in names:
-            numbered = any(c.isdigit() for c in name)
-            if numbered and len(self.job_hosts) < _MAX_HOSTS and self._add_host(name):
+        if len(self.job_hosts) >= _MAX_HOSTS:
+            return
+        for name in self._lists.names(text, rest):
+            if len(self.job_hosts) < _MAX_HOSTS and self._add_host(name):
                 self.job_hosts.add(name)
 
     def _add_host(self, name: str) -> bool:
