@@ -10,13 +10,14 @@ import re
 from dataclasses import dataclass, field
 
 from tasks.diagnose.host_names import host_tokens
-from tasks.diagnose.logs import MAX_RANKS, LogLine
+from tasks.diagnose.host_tables import NOT_OF_THE_JOB
+from tasks.diagnose.logs import MAX_RANKS, LogLine, writer_of
 from tasks.diagnose.patterns import compile_pattern
 
 _PRESENT = compile_pattern(
     r"(?:GLOBAL_RANK: (?P<rank>\d{1,6}), MEMBER: \d{1,6}/(?P<size>\d{1,6})|"
     r"\brank (?P<joined>\d{1,6}) nranks (?P<joining>\d{1,6}) .{0,200}Init COMPLETE|"
-    r"(?i:\brank)[ =:]{1,2}(?P<own>\d{1,6}) ?(?:/|of) ?(?P<of>\d{1,6})\b)"
+    r"(?P<what>(?i:\b(?:[a-z]+[ _])?rank))[ =:]{1,2}(?P<own>\d{1,6}) ?(?:/|of) ?(?P<of>\d{1,6})\b)"
 )
 _UTILIZATION = compile_pattern(
     r"(?i)^(?P<before>.{0,200}?)\b(?:gpu[_ ]?)?util\w*[ =:]{1,2}(?P<busy>\d{1,3}%?(?:[, ]+\d{1,3}%?)*)"
@@ -50,9 +51,9 @@ class RollCall:
 
     def feed(self, line: LogLine) -> None:
         """Take note of one line."""
-        if line.rank is not None:
-            self._note_share(line.body, line.rank)
-            self._note_wave(_NUMBERS.sub("#", line.body)[:_SHAPE_CHARS], line.rank)
+        if (rank := writer_of(line)) is not None:
+            self._note_share(line.body, rank)
+            self._note_wave(_NUMBERS.sub("#", line.body)[:_SHAPE_CHARS], rank)
         self._note_present(line.body)
 
     def _note_share(self, text: str, rank: int) -> None:
@@ -72,7 +73,7 @@ class RollCall:
         if "ank" not in text and "RANK" not in text:
             return
         match = _PRESENT.search(text)
-        if match is None:
+        if match is None or (match["what"] or "").lower().startswith(NOT_OF_THE_JOB):
             return
         rank = int(match["rank"] or match["joined"] or match["own"])
         size = int(match["size"] or match["joining"] or match["of"])
@@ -120,7 +121,9 @@ class IdleHosts:
 
     def feed(self, text: str) -> None:
         """Take note of one line."""
-        if "util" not in text or (match := _UTILIZATION.search(text)) is None:
+        if "til" not in text or (match := _UTILIZATION.search(text)) is None:
+            return
+        if match["before"].rstrip().lower().endswith("cpu"):
             return
         hosts = host_tokens(match["before"])
         if len(hosts) == 1 and (hosts[0] in self.busy or len(self.busy) < _MAX_HOSTS):

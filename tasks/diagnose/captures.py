@@ -20,6 +20,7 @@ _AGE = compile_pattern(
     r"(?:output|line|write|written|log|mtime|entry|message|update|modified|activity)\b.{0,20}?[ =:]"
     r"(?P<age>\d{1,9}(?:\.\d{1,3})?) ?(?P<unit>s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\b"
 )
+_OF_OTHER_THINGS = compile_pattern(r"(?i)\b(?:checkpoint|every|each|interval)\b")
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -39,7 +40,7 @@ def capture_in(text: str) -> Capture | None:
     if ("R" not in text and "r" not in text) or _RUNNING.search(text) is None:
         return None
     taken = time_of(text)
-    age = _AGE.search(text)
+    age = None if _OF_OTHER_THINGS.search(text) else _AGE.search(text)
     silence_s = float(age["age"]) * _UNITS_S[age["unit"][0].lower()] if age else None
     if taken is None and silence_s is None:
         return None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from tasks.diagnose.findings import Finding
+from tasks.diagnose.findings import LINK, Finding
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.place import TIMEOUTS
 from tasks.diagnose.scan import Scan
 
 _MONITORED = "hang_noticed"
-_LINK = "network_link"
 _GPU_LOST = "xid_gpu_lost"
 _GPU_MEMORY = "gpu_out_of_memory"
 _NO_DRIVER = "driver_library"
@@ -47,11 +46,14 @@ def _without_monitors_of_timeouts(scan: Scan) -> list[Finding]:
     ]
 
 
-def link_fault_before(effect: Finding, scan: Scan) -> Finding | None:
-    """A link that went down shortly before communication failed: training may go on over others for a while."""
+def link_fault_beside(effect: Finding, scan: Scan) -> Finding | None:
+    """A link that went down shortly before communication failed: training may go on over others for a while.
+
+    Else one that a check found down afterwards.
+    """
     if effect.failure_class not in _COMMUNICATION:
         return None
-    faults = [f for f in scan.findings if f.method == _LINK and f.order < effect.order]
+    faults = [f for f in scan.findings if f.method == LINK]
     recent = [f for f in faults if scan.survival.just_before_the_end(f)]
     return recent[0] if recent else None
 
@@ -95,7 +97,8 @@ def _is_held_by_a_foreign_process(finding: Finding, scan: Scan) -> bool:
     """Whether most of the GPU's memory is in use by a process that is none of the job's, left by another."""
     match = _OTHER_PROCESS.search(finding.line.body)
     own = {pid for _, pid in scan.topology.by_pid}
-    if match is None or not own or int(match["pid"]) in own:
+    all_known = scan.ranks <= set(scan.topology.by_pid.values())
+    if match is None or not all_known or int(match["pid"]) in own:
         return False
     this = _THIS_PROCESS.search(finding.line.body)
     return this is not None and float(match["size"]) > float(this["size"])

@@ -29,7 +29,7 @@ from tasks.diagnose.cancels import (
     OF_A_LOST_PEER,
     without_what_comes_of_a_cancel,
 )
-from tasks.diagnose.causes import amended, link_fault_before, told_and_mentioned
+from tasks.diagnose.causes import amended, link_fault_beside, told_and_mentioned
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.deaths import (
     verdict_on_last_word,
@@ -47,7 +47,15 @@ from tasks.diagnose.findings import Finding
 from tasks.diagnose.launcher_words import verdict_on_launchers_word
 from tasks.diagnose.learned_verdict import with_learned_rules
 from tasks.diagnose.logs import LogLine, attempt_log_files
-from tasks.diagnose.place import TIMEOUTS, names_a_peer, node_of, one_host, rank_of, stuck_ranks
+from tasks.diagnose.place import (
+    TIMEOUTS,
+    names_a_peer,
+    node_of,
+    one_host,
+    rank_of,
+    stuck_ranks,
+    who_is_missing,
+)
 from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.scan_files import scan_files
@@ -180,12 +188,13 @@ def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Ve
             if death.rank is not None and cause.rank == death.rank:
                 return _of_finding(cause, scan, death)
         silent = death.rank not in own_words and None not in own_words
+        if death.signal_name == "SIGABRT" and causes and not own_job:
+            continue  # as the watchdogs of ranks end that wait for another
         if death.signal_name is not None and (silent or death.signal_name != "SIGABRT"):
             if causes and not silent:
                 return None
             return verdict_on_signal(death, scan, own_job=own_job)
-        by_itself = death.exit_code != _EXIT_OF_AN_EXCEPTION or not effects
-        if silent and not causes and by_itself:
+        if silent and not causes and (death.exit_code != _EXIT_OF_AN_EXCEPTION or not effects):
             return _from_withdrawn(scan, death) or verdict_on_silent_exit(death, scan)
     return None
 
@@ -208,7 +217,7 @@ def _from_effects(scan: Scan) -> Verdict | None:
     effects = without_what_comes_of_a_cancel(scan)
     others = [f for f in effects if f.method not in CANCELLED]
     if others:
-        return _of_finding(link_fault_before(others[0], scan) or others[0], scan)
+        return _of_finding(link_fault_beside(others[0], scan) or others[0], scan)
     if not effects:
         return None
     silence_s = scan.progress.silence_before(effects[0].line)
@@ -266,6 +275,10 @@ def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) 
     if finding.role == "effect":
         rank = None
         action = "restart_exclude_node" if names_a_peer(finding, scan) else action
+    if finding.failure_class == "Hang" and node is None:
+        ranks, node = who_is_missing(scan)
+        rank = min(ranks) if len(ranks) == 1 else rank
+        action = "restart_exclude_node" if node else action
     if finding.method in TIMEOUTS and (ranks := stuck_ranks(scan)):
         rank, node = min(ranks), one_host(scan, ranks)
         who = ", ".join(str(r) for r in sorted(ranks)[:8])

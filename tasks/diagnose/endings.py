@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from configs.records import Verdict
 from tasks.diagnose.logs import LogLine
-from tasks.diagnose.place import host_by_order, known_ranks, one_host, stuck_ranks
+from tasks.diagnose.place import who_is_missing
 from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.survival import NOTICES
@@ -21,6 +21,8 @@ def verdict_on_success(scan: Scan) -> Verdict | None:
     though processes may crash as they leave.
     """
     ended_well, completed = scan.progress.success(), scan.progress.completed
+    if completed is None and scan.progress.loss_spike() is not None:
+        return None  # What it has trained is of no use, though no program failed.
     if completed is None and any(f.method in NOTICES for f in scan.fatal("decisive")):
         return None  # It saved and left when it was told to.
     failed = scan.survival.failed_exit() is not None
@@ -61,10 +63,7 @@ def _verdict_on_silent_end(scan: Scan) -> Verdict | None:
 
 def hang(scan: Scan, said: str, line: LogLine) -> Verdict:
     """A hang, with the rank that is behind if one is."""
-    ranks = stuck_ranks(scan) or scan.roll_call.missing(known_ranks(scan))
-    node = one_host(scan, ranks) or host_by_order(scan, ranks)
-    if not ranks:
-        node = scan.idle_hosts.only_idle() or scan.topology.tables.silent_writer()
+    ranks, node = who_is_missing(scan)
     return make_verdict(
         "Hang",
         method="silence",

@@ -18,6 +18,7 @@ from tasks.diagnose.block_pieces import Pieces
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.exceptions import may_be_traceback
+from tasks.diagnose.findings import LINK
 from tasks.diagnose.logs import LogLine, make_line
 from tasks.diagnose.progress import is_ending
 from tasks.diagnose.reports import is_step
@@ -113,10 +114,12 @@ class FastScan:
         body = line.body
         if may_be_traceback(body):
             return _BEGINS
-        matched = self.scan.rules.match(line, 0) is not None
+        finding = self.scan.rules.match(line, 0)
+        matched = finding is not None
         if is_step(body) and not matched:
             return _STEP
-        if may_tell_hosts(body):
+        # Of links that went down it matters even when training went on for a while.
+        if may_tell_hosts(body) or (finding is not None and finding.method == LINK):
             return _PLACE
         if matched:
             return _BEGINS

@@ -8,6 +8,8 @@ from typing import Literal
 from configs.records import ActionKind
 from tasks.diagnose.logs import LogLine
 
+LINK = "network_link"
+"""The rule for a network card's own words."""
 Role = Literal["decisive", "cause", "effect", "learned"]
 
 

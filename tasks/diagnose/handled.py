@@ -37,13 +37,31 @@ _PASSING = compile_pattern(
     r"\((?:retrying|ignored|non-critical|resum(?:ing|ed))\)|, retrying\b|no action needed|"
     r"(?i:\b(?:previous|last|earlier|old) (?:attempt|job|run|submission)\b)"
 )
+_COUNTED = (
+    r"(?:errors?|events?|failures?|faults?|kills?|remap\w*|resets?|required|pending|heartbeats?)"
+)
+_NOTHING_WRONG = compile_pattern(
+    rf"(?i)\b\w*{_COUNTED}\s*(?:[=:]|is|are)\s*(?:0|no|none|false|n/?a)(?:[^\w.]|$)|"
+    rf"(?:^|[^.\w])(?:0|no) (?:\w+ ){{0,2}}(?:{_COUNTED}|inactive|failed|down|links?|needs?|requires?)\b|"
+    r"\b(?:watch|look|scann?|check|monitor|filter)(?:s|ing|ed)? (?:the \w+ )?for\b"
+)
+_SOMETHING_WRONG = compile_pattern(
+    rf"(?i)(?:{_COUNTED}|uncorr\w*|volatile|aggregate|total|double\w*)\s*[=:]\s*(?:[1-9]|yes|true)|\bNVRM: |\bkernel: "
+)
 _ERROR_LEVEL = compile_pattern(r"\b(?:ERROR|FATAL|CRITICAL)\b")
+_WATCHDOG = "ProcessGroupNCCL"
+"""It tells of other ranks that it has "caught" their time-outs."""
 _LINES_LOOKED_AT = 2
 
 
 def says_handled(body: str) -> bool:
     """Whether a line says of its own error that it was dealt with. NCCL's warnings are no such lines."""
     return "NCCL WARN" not in body and _HANDLED.search(body) is not None
+
+
+def says_nothing_wrong(body: str) -> bool:
+    """Whether a line that has the words of a fault says that there is none: a count of 0, what is watched for."""
+    return _NOTHING_WRONG.search(body) is not None and _SOMETHING_WRONG.search(body) is None
 
 
 def _announces_handled(body: str) -> bool:
@@ -94,7 +112,7 @@ class HandledErrors:
         if self.last is None or self._looked_at >= _LINES_LOOKED_AT:
             return False
         self._looked_at += 1
-        if _IGNORED.search(line.body) or _ENDS.search(line.body):
+        if _IGNORED.search(line.body) or _ENDS.search(line.body) or _WATCHDOG in line.body:
             return False  # the end of the program, which comes of the error
         return _ERROR_LEVEL.search(line.body) is None and _AFTER.search(line.body) is not None
 

@@ -25,6 +25,11 @@ gib mib kib gb mb kb ms us ns tflops
 _NO_STEMS = frozenset(f"{_PARTS_OF_A_HOST} {_RANKS_AND_WORK} {_VERSIONS_AND_UNITS}".split())
 _SHORT = re.compile(r"(?i)[abehlprstvx]\d{1,3}")
 """A GPU's model, a version, a rank."""
+_GPU_MODEL = re.compile(r"(?i)[a-z]{1,2}\d{2,3}[a-z]?-(?:sxm|pcie|nvl|hbm|\d+g(?:i?b)?$)")
+_INTERFACE = re.compile(
+    r"(?i)(?:ib|ibs|ibp|eth|ens|enp|eno|enx|bond|hsn|docker|rdma|roce|efa|mlx5_|lo|cuda|rank|device)\d\w*"
+)
+_GPU = re.compile(r"(?i)gpu\d")
 _DEVICE = re.compile(r"(?i)gpu-?(?:\d|[0-9a-f]{8}(?:-[0-9a-f-]+)?)")
 _LAST_LETTER = re.compile(r"(?<=[-#])[a-z]$")
 _LAST_HEX = re.compile(r"(?<=-)(?=[0-9a-f]{0,11}\d)[0-9a-f]{2,12}$")
@@ -72,8 +77,16 @@ def may_name_host(name: str) -> bool:
         return False
     if _FILE.search(name) or _DEVICE.fullmatch(short) or _SHORT.fullmatch(short):
         return False
+    if _GPU_MODEL.match(short):
+        return False
     stem = _STEM.match(short)
     return stem is not None and stem[0].lower() not in _NO_STEMS
+
+
+def is_a_device(name: str) -> bool:
+    """Whether a word is surely a GPU, its model, a network interface or a rank, and no host."""
+    short = name.partition(".")[0]
+    return bool(_GPU.fullmatch(short) or _GPU_MODEL.match(short) or _INTERFACE.fullmatch(short))
 
 
 def family_of(name: str) -> str:

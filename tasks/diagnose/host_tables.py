@@ -22,7 +22,7 @@ from tasks.diagnose.patterns import compile_pattern
 _RANK = compile_pattern(
     r"(?i)(?:^|[^a-z0-9])(?P<what>(?:[a-z]+[_ ])?(?:rank|process)|r)[ =:#(\"']{0,4}(?P<key>\d{1,6})(?:[^\w.]|$)"
 )
-_NOT_OF_THE_JOB = ("local", "node", "group", "tp", "pp", "dp", "ep", "cp", "parallel")
+NOT_OF_THE_JOB = ("local", "node", "group", "tp", "pp", "dp", "ep", "cp", "parallel", "eval")
 """Ranks within something smaller, or other than all processes."""
 _ADDRESS = compile_pattern(r"(?:^|[^\d.])(?P<key>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?:[^\d.]|$)")
 _NO_TABLE = compile_pattern(
@@ -169,7 +169,7 @@ def _rank_in(line: LogLine) -> str | None:
     rest = line.body
     while match := _RANK.search(rest):
         what = match["what"].lower()
-        if not what.startswith(_NOT_OF_THE_JOB):
+        if not what.startswith(NOT_OF_THE_JOB):
             return str(match["key"])
         rest = rest[match.end() - 1 :]
     return None if line.rank is None else str(line.rank)

@@ -81,6 +81,14 @@ def stuck_ranks(scan: Scan) -> set[int]:
     return scan.progress.laggards()
 
 
+def who_is_missing(scan: Scan) -> tuple[set[int], str | None]:
+    """Of a job that does nothing: the ranks that the others wait for, and the host, if they can be told."""
+    ranks = stuck_ranks(scan) or scan.roll_call.missing(known_ranks(scan))
+    if not ranks:
+        return ranks, scan.idle_hosts.only_idle() or scan.topology.tables.silent_writer()
+    return ranks, one_host(scan, ranks) or host_by_order(scan, ranks)
+
+
 def host_by_order(scan: Scan, ranks: set[int]) -> str | None:
     """The host of all these ranks, if all that is told is a list of hosts, which ranks go through evenly."""
     hosts, size = list(scan.topology.tables.lists.hosts), scan.roll_call.total

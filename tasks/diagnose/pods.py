@@ -26,9 +26,12 @@ class Pods:
     described: str | None = None
     """Node of the pod that the lines being read describe."""
     _name: str | None = None
+    _file: str = ""
 
-    def feed(self, text: str) -> None:
-        """Take note of one line, without a launcher's label."""
+    def feed(self, text: str, file: str = "") -> None:
+        """Take note of one line of a file, without a launcher's label."""
+        if file != self._file:
+            self._file, self._name, self.described = file, None, None
         if "pod" in text or "Pod" in text or "assigned" in text:
             self._note_placed(text)
         if self._name is None:

@@ -11,7 +11,7 @@ from tasks.diagnose.classify import finding_of
 from tasks.diagnose.collectives import Collectives, names_missing
 from tasks.diagnose.exceptions import Raised
 from tasks.diagnose.findings import Finding, Role
-from tasks.diagnose.handled import says_handled, says_passing
+from tasks.diagnose.handled import says_handled, says_nothing_wrong, says_passing
 from tasks.diagnose.json_lines import parts_of
 from tasks.diagnose.kept_findings import KeptFindings
 from tasks.diagnose.logs import LogLine
@@ -38,6 +38,7 @@ _FAILED_EXIT = compile_pattern(
     r"failed \(exitcode: -?[1-9]|Exited with exit code [1-9]|ChildFailedError|exits with return code = -?[1-9]|"
     r"tasks? [\d,-]+: (?:Killed|Segmentation fault|Aborted|Bus error)"
 )
+_STARTS = ("estart", "RESTART", "equeued", "attempt", "tarting", "aunch")
 _CRASH = "Fatal Python error: "
 
 
@@ -143,7 +144,7 @@ class Scan:
                 _FAILED_EXIT.search(line.body)
             ):
                 self.survival.note_failed_exit(line)
-            if "estart" in line.body or "RESTART" in line.body or "equeued" in line.body:
+            if any(word in line.body for word in _STARTS):
                 self.survival.note_start(line)
             if not self.torchrun.feed(line):
                 self._note_line(line, key, stream)
@@ -199,6 +200,8 @@ class Scan:
         if stream.handled.recovered(line):
             self._withdraw(stream.handled.last, key)
         finding = self.rules.match(line, self.order)
+        if finding is not None and finding.role == "decisive" and says_nothing_wrong(line.body):
+            finding = None
         if finding is not None and finding.node is None:
             finding = replace(finding, node=self.topology.pods.described)
         if finding is None and names_missing(line.body):

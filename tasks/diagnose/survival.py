@@ -23,7 +23,8 @@ NOTICES = ("slurm_time_limit", "slurm_preempted")
 """Of an end that is near: training goes on until the signal."""
 _NOTICE_S = 600.0
 _BEGINS_AGAIN = compile_pattern(
-    r"(?i)\bjob\b.{0,60}\(restart [1-9]\d*\)|\bSLURM_RESTART_COUNT=[1-9]|\brequeued job (?:starts|begins)"
+    r"(?i)\bjob\b.{0,60}\(restart [1-9]\d*\)|\bSLURM_RESTART_COUNT=[1-9]|\brequeued job (?:starts|begins)|"
+    r"\b(?:starting|started|begin\w*|launch\w*)\b.{0,80}\b(?:attempt|restart|try|run) ?#?[2-9]\b"
 )
 _TASK_FAILED = ": Exited with exit code "
 

