@@ -27,13 +27,13 @@ from configs.errors import InputError, RunFailedError
 from flows.chaos.setup import kept_folder, trial_folder
 from infra.launch import leash
 from tasks.evaluate.chaos import (
+    asked_tasks,
     progress_of,
     scores_of,
     shards_begun_again,
     shards_computed_twice,
     staged_copies,
 )
-from tasks.evaluate.chaos_tasks import asked_tasks
 
 Say = Callable[[str], None]
 WORKERS = 2

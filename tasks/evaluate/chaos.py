@@ -16,6 +16,7 @@ from typing import Any
 from configs.records import EvaluationScores
 from configs.rundir import EvaluationDir, read_record
 from tasks.evaluate.chaos_tasks import WORDS, write_tasks
+from tasks.evaluate.chaos_tasks import asked_tasks as asked_tasks
 from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.plan import EvaluationPlan
 from tasks.evaluate.responses import shards_done
