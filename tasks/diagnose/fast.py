@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from tasks.diagnose.block_pieces import Pieces
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.cause_words import is_strong
+from tasks.diagnose.collectives import names_missing
 from tasks.diagnose.exceptions import may_be_traceback
 from tasks.diagnose.findings import LINK
-from tasks.diagnose.logs import LogLine, make_line
+from tasks.diagnose.host_tables import names_beside_rank
+from tasks.diagnose.logs import LogLine, make_line, writer_of
 from tasks.diagnose.progress import is_ending
 from tasks.diagnose.reports import is_step
 from tasks.diagnose.scan import Scan
@@ -28,13 +30,17 @@ from tasks.diagnose.templates import Cache, shapes
 from tasks.diagnose.topology import may_tell_hosts
 
 _CACHE_BYTES = 32 << 20
-_DULL, _STEP, _ALONE, _BEGINS, _PLACE, _ONCE = range(6)
-"""Of a shape: nothing, a step's report, a line of its own, one that others follow, one about hosts; and
-one that speaks of a failure in words that no rule knows: its first line is looked at."""
+_DULL, _STEP, _ALONE, _BEGINS, _PLACE, _ONCE, _GREETING = range(7)
+"""Of a shape: nothing, a step's report, a line of its own, one that others follow, one about hosts; one
+that speaks of a failure in words that no rule knows: its first line is looked at; one that may tell where
+the rank is that writes it: those of the first block that has some are."""
 _NEW = 255
 _MATTERS = re.compile(rb"[\x02-\x05]")
 _MATTERS_ALWAYS = re.compile(rb"\x04")
+_NO_GREETINGS = bytes(_DULL if kind == _GREETING else kind for kind in range(256))
 _BEFORE = 2
+_REPORTS_BETWEEN = 8
+"""Reports without a new rank, and twice the ranks found so far, that end the search for further ranks."""
 _AFTER = {_ALONE: 1, _BEGINS: 6}
 """Lines that are looked at behind a line: in a traceback each frame asks for more."""
 
@@ -54,6 +60,9 @@ class ScanLimits:
     steps: int = 600
     """Reports of steps at the end of a file that all errors before them were survived by; of many ranks'."""
     steps_of_rank: int = 4
+    greetings: int = 1024
+    """Of a file."""
+    greetings_in_all: int = 16_384
 
 
 def new_kinds() -> Cache:
@@ -68,6 +77,14 @@ class FastScan:
     scan: Scan
     limits: ScanLimits = ScanLimits()
     kinds: Cache = field(default_factory=new_kinds)
+    _met: set[bytes] = field(default_factory=set)
+    """Shapes of greetings in the file."""
+    _left: int = 0
+    """Greetings that are still looked at in the file; and in all."""
+    _left_in_all: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._left_in_all = self.limits.greetings_in_all
 
     def read(self, source: Source, blocks: Iterable[Block]) -> None:
         """Read a source's blocks to their end."""
@@ -75,6 +92,8 @@ class FastScan:
         held = limits.tail_lines if many else limits.tail_lines_of_rank
         steps = limits.steps if many else limits.steps_of_rank
         feed = _Feed(self.scan, source, left=limits.head_lines)
+        self._met.clear()
+        self._left = min(limits.greetings, self._left_in_all)
         waiting: deque[tuple[Pieces, bytes]] = deque()
         for block in blocks:
             waiting.append((Pieces(block), self._kinds_of(block)))
@@ -85,6 +104,7 @@ class FastScan:
                 outlived = _holds([kinds for _, kinds in waiting][1:], held, steps)
         last = _last_steps([kinds for _, kinds in waiting], steps)
         left = sum(len(kinds) for _, kinds in waiting)
+        feed.notes_ranks = many
         for (pieces, kinds), survived in zip(waiting, last, strict=True):
             cut = min(len(kinds), max(survived, left - held))
             feed.lines(pieces, kinds, 0, survived, survived=True)
@@ -105,14 +125,29 @@ class FastScan:
                     self.kinds.remember(keys[at], _DULL if kind == _ONCE else kind)
                     kind = _ALONE if kind == _ONCE else kind
                 kinds[at] = kind
-        return bytes(kinds)
+        found = bytes(kinds)
+        return self._with_first_greetings(keys, found) if _GREETING in found else found
+
+    def _with_first_greetings(self, keys: list[bytes], kinds: bytes) -> bytes:
+        """Of greetings those that are looked at: of shapes that are new in the file, and not too many."""
+        if self._left <= 0:
+            return kinds.translate(_NO_GREETINGS)
+        all_at = [at for at, kind in enumerate(kinds) if kind == _GREETING]
+        new_at = [at for at in all_at if keys[at] not in self._met][: self._left]
+        self._left -= len(new_at)
+        self._left_in_all -= len(new_at)
+        self._met.update(keys[at] for at in new_at)
+        found = bytearray(kinds.translate(_NO_GREETINGS))
+        for at in new_at:
+            found[at] = _PLACE
+        return bytes(found)
 
     def _kind_of(self, piece: bytes) -> int:
         line = make_line(piece, 0, Source(None, ""))
         if line is None:
             return _DULL
         body = line.body
-        if may_be_traceback(body):
+        if may_be_traceback(body) or names_missing(body):
             return _BEGINS
         finding = self.scan.rules.match(line, 0)
         matched = finding is not None
@@ -125,7 +160,9 @@ class FastScan:
             return _BEGINS
         if is_ending(body):
             return _ALONE
-        return _ONCE if is_strong(body) else _DULL
+        if is_strong(body):
+            return _ONCE
+        return _GREETING if names_beside_rank(line) else _DULL
 
 
 def _holds(blocks: list[bytes], lines: int, steps: int) -> bool:
@@ -160,6 +197,8 @@ class _Feed:
     source: Source
     left: int
     """Lines that are still looked at, whatever they are."""
+    notes_ranks: bool = False
+    """Whether the last reports of ranks are looked for: at the end of a file that many write."""
 
     def lines(self, pieces: Pieces, kinds: bytes, start: int, end: int, *, survived: bool) -> None:
         """The lines from `start` to `end` of a block; errors in them were survived, or may not have been."""
@@ -196,7 +235,28 @@ class _Feed:
             for at in range(start, last_at):
                 if kinds[at] == _STEP:
                     self.scan.progress.keep_raw(pieces[at], pieces.numbers[at], self.source)
+        if self.notes_ranks:
+            for line in self._last_reports(pieces, kinds, start, last_at):
+                self.scan.note_report(line)
         self.scan.skip_steps(count, last)
+
+    def _last_reports(self, pieces: Pieces, kinds: bytes, start: int, end: int) -> list[LogLine]:
+        """The last reports before `end` in which every rank that is found has one, the first first."""
+        found: list[LogLine] = []
+        ranks: set[int | None] = set()
+        without_new, at = 0, end
+        while without_new <= _REPORTS_BETWEEN + 2 * len(ranks):
+            at = kinds.rfind(_STEP, start, at)
+            if at < 0:
+                break
+            line = self._line(pieces, at)
+            if line is None:
+                continue
+            rank = writer_of(line)
+            without_new = without_new + 1 if rank is None or rank in ranks else 0
+            ranks.add(rank)
+            found.append(line)
+        return found[::-1]
 
     def _line(self, pieces: Pieces, at: int) -> LogLine | None:
         return make_line(pieces[at], pieces.numbers[at], self.source)

@@ -57,13 +57,15 @@ class HostTables:
     labels: Counter[str] = field(default_factory=Counter)
     """What stands before lines where a host may."""
     _last_labels: deque[str] = field(default_factory=lambda: deque(maxlen=_LABELS_HELD))
+    _label_files: set[str] = field(default_factory=set)
+    """Where they stand: of several, nothing tells who wrote last."""
     _looked_at: Counter[str] = field(default_factory=Counter)
     _entries: int = 0
 
     def feed(self, line: LogLine) -> None:
         """Take note of what the line may tell."""
         text = line.text
-        label = self._note_label(text)
+        label = self._note_label(text, line.file)
         self.lists.feed(text, label)
         rank = _rank_in(line)
         if rank is not None:
@@ -71,7 +73,7 @@ class HostTables:
         if text.count(".") >= 3 and (match := _ADDRESS.search(text)):
             self._note(self.addresses, match["key"], text)
 
-    def _note_label(self, text: str) -> str | None:
+    def _note_label(self, text: str, file: str) -> str | None:
         label = label_of(text)
         if label is None:
             return None
@@ -79,6 +81,7 @@ class HostTables:
             self.labels[label] += 1
             if "NCCL INFO" not in text:
                 self._last_labels.append(label)
+                self._label_files.add(file)
         return label
 
     def _note(self, tables: dict[str, Table], key: str, text: str) -> None:
@@ -98,22 +101,29 @@ class HostTables:
                 if len(tables) >= _MAX_SHAPES:
                     continue
                 table = tables[shape] = {}
-            if table.setdefault(key, host) is host:
-                self._entries += 1
-            elif table[key] != host:
-                table[key] = ""  # Of no use: one key, two names.
+            self._enter(table, key, host)
+
+    def _enter(self, table: Table, key: str, host: str) -> None:
+        if key not in table:
+            table[key] = host
+            self._entries += 1
+        elif table[key] != host:
+            table[key] = ""  # Of no use: one key, two names.
 
     def merge(self, other: HostTables) -> None:
         """Add what other lines of the same job told."""
         for mine, theirs in ((self.ranks, other.ranks), (self.addresses, other.addresses)):
             for shape, table in theirs.items():
-                if shape in mine:
-                    mine[shape] = {**table, **mine[shape]}
-                elif len(mine) < _MAX_SHAPES:
-                    mine[shape] = table
+                if shape not in mine and len(mine) >= _MAX_SHAPES:
+                    continue
+                own = mine.setdefault(shape, {})
+                for key, host in table.items():
+                    if key in own or self._entries < _MAX_ENTRIES:
+                        self._enter(own, key, host)
         self.lists.merge(other.lists)
         self.labels += other.labels
         self._last_labels.extend(other._last_labels)
+        self._label_files |= other._label_files
 
     def by_rank(self, known: set[str]) -> dict[int, str]:
         """Hosts by rank. `known`: names that are hosts' for certain."""
@@ -146,7 +156,7 @@ class HostTables:
     def silent_writer(self) -> str | None:
         """The one host that has stopped to write while the others of its family, who wrote no more, go on."""
         hosts = self.labelled()
-        if len(hosts) < _MIN_WRITERS:
+        if len(hosts) < _MIN_WRITERS or len(self._label_files) > 1:
             return None
         last = list(self._last_labels)
         behind = [h for h in hosts if h in last and _have_gone_on(hosts - {h}, last, h)]
@@ -162,6 +172,13 @@ def may_be_table(body: str) -> bool:
     if _NO_TABLE.search(body) or not host_tokens(body):
         return False
     return _RANK.search(body) is not None or _ADDRESS.search(body) is not None
+
+
+def names_beside_rank(line: LogLine) -> bool:
+    """Whether a line that a launcher has labelled with its rank has a word that may be its host."""
+    if line.rank is None or _NO_TABLE.search(line.text):
+        return False
+    return bool(host_tokens(line.text))
 
 
 def _rank_in(line: LogLine) -> str | None:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tasks.diagnose.findings import Finding
-from tasks.diagnose.progress import Progress
 from tasks.diagnose.scan import Scan
 
 
@@ -15,11 +14,12 @@ def merge(scans: Sequence[Scan]) -> Scan:
     whole = scans[0]
     for part in scans[1:]:
         _merge_findings(whole, part)
-        _merge_progress(whole.progress, part.progress)
+        whole.progress.merge(part.progress)
         topology, other = whole.topology, part.topology
         topology.by_rank = {**other.by_rank, **topology.by_rank}
-        topology.by_address = {**other.by_address, **topology.by_address}
-        topology.by_pid = {**other.by_pid, **topology.by_pid}
+        topology.by_pid = {**topology.by_pid, **other.by_pid}
+        for address, host in other.by_address.items():
+            topology.place_address(address, host)
         topology.failed_tasks = {**other.failed_tasks, **topology.failed_tasks}
         topology.hosts |= other.hosts
         topology.job_hosts |= other.job_hosts
@@ -34,12 +34,11 @@ def merge(scans: Sequence[Scan]) -> Scan:
         for rank, number in part.collectives.enqueued.items():
             whole.collectives.enqueued.setdefault(rank, number)
         whole.collectives.named += part.collectives.named
-        whole.timeline.clocks.update(part.timeline.clocks)
+        whole.timeline.merge(part.timeline)
         whole.suspicious = whole.suspicious or part.suspicious
         whole.crashes = {**part.crashes, **whole.crashes}
         whole.ranks |= part.ranks
-        seen = whole.survival.failed_exit_seen or part.survival.failed_exit_seen
-        whole.survival.failed_exit_seen = seen
+        whole.survival.failed_exits.update(part.survival.failed_exits)
         whole.survival.begun_again.update(part.survival.begun_again)
         failed = whole.survival.task_failed or part.survival.task_failed
         whole.survival.task_failed = failed
@@ -60,16 +59,3 @@ def _merge_findings(whole: Scan, part: Scan) -> None:
     whole.lines_read += part.lines_read
     whole.cut_off += part.cut_off
     whole.order += part.order
-
-
-def _merge_progress(whole: Progress, part: Progress) -> None:
-    if not whole.reports and part.reports:
-        whole.follow(part)
-    if whole.completed is None and part.completed is not None:
-        whole.completed, whole.ended_at = part.completed, part.ended_at + whole.lines_seen
-    whole.lines_seen += part.lines_seen
-    whole.steps_seen += part.steps_seen
-    whole.tails.update(part.tails)
-    whole.last_step.update(part.last_step)
-    whole.step_reports.update(part.step_reports)
-    whole.step_numbers.extend(part.step_numbers)

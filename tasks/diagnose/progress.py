@@ -83,6 +83,8 @@ class Progress:
     ended_at: int = 0
     """Lines read until then, over all files."""
     steps_seen: int = 0
+    steps_in: Counter[str] = field(default_factory=Counter)
+    """By file: the steps seen in it."""
     _steps_since_end: int = 0
     lines_seen: int = 0
 
@@ -100,33 +102,61 @@ class Progress:
         if lower.lstrip().startswith(_SUMMARY):
             return None
         number = step_in(body) if any(word in lower for word in COULD_BE_STEP) else None
-        if number is not None and (rank := writer_of(line)) is not None:
-            self.last_step[rank] = number
-            self.step_reports[rank] += 1
-            self.step_numbers.append(number)
+        if number is not None:
+            self._note_rank(line, number)
         if "loss" in lower and (loss := loss_of(line)) is not None:
             self._note_loss(line, loss)
             number = -1 if number is None else number
         if number is not None:
-            self.steps_seen += 1
-            self._steps_since_end += 1
-            if self._steps_since_end >= _MIN_REPORTERS:
-                self.completed, self.ended_at = None, 0  # of an epoch, or an earlier run
+            self.steps_in[line.file] += 1
+            self._go_on(1)
             self._steps.append(line)
         return number
 
-    def follow(self, other: Progress) -> None:
-        """Take over the losses that another has followed."""
-        self._losses, self._loss_stream = other._losses, other._loss_stream
-        self._steps, self.reports = other._steps, other.reports
+    def note_report(self, line: LogLine) -> None:
+        """The rank and step of a report, which is counted elsewhere."""
+        if (step := step_in(line.body)) is not None:
+            self._note_rank(line, step)
+
+    def _note_rank(self, line: LogLine, step: int) -> None:
+        if (rank := writer_of(line)) is not None:
+            self.last_step[rank] = step
+            self.step_reports[rank] += 1
+            self.step_numbers.append(step)
+
+    def _go_on(self, steps: int) -> None:
+        self.steps_seen += steps
+        self._steps_since_end += steps
+        if self._steps_since_end >= _MIN_REPORTERS:
+            self.completed, self.ended_at = None, 0  # of an epoch, or an earlier run
+
+    def merge(self, other: Progress) -> None:
+        """Go on as if the other's files had been read here, behind the own."""
+        if not self.reports and other.reports:
+            self._losses, self._loss_stream = other._losses, other._loss_stream
+            self.reports = other.reports
+        if other._steps_since_end < other.steps_seen or other.completed is not None:
+            ended_at = other.ended_at + self.lines_seen
+            self.completed, self.ended_at = other.completed, ended_at
+            self.steps_seen += other.steps_seen
+            self._steps_since_end = other._steps_since_end
+        else:
+            self._go_on(other.steps_seen)
+        self.lines_seen += other.lines_seen
+        self.steps_in.update(other.steps_in)
+        self._steps.extend(other._steps)
+        self.tails.update(other.tails)
+        self.last_step.update(other.last_step)
+        self.step_reports.update(other.step_reports)
+        self.step_numbers.extend(other.step_numbers)
 
     def skip(self, count: int, last: LogLine) -> None:
         """Reports of steps that were not looked at; the last of them is."""
         ranks = max(1, len(self.last_step))
         self.feed(last)
         self.lines_seen += count - 1
-        self.steps_seen += count - 1
-        self._steps_since_end += count - 1
+        self.steps_in[last.file] += count - 1
+        self._go_on(count - 1)
         if self._loss_stream is not None and self._loss_stream[0] == last.file:
             self.reports += (count - 1) // (ranks if self._loss_stream[1] is not None else 1)
 

@@ -110,6 +110,14 @@ class Scan:
         """Take note of ordinary lines of a rank that nobody looked at."""
         self.streams.setdefault((file, rank), StreamState()).lines += count  # the file's own rank
 
+    def note_report(self, line: LogLine) -> None:
+        """Take note of who reports a step that is counted among those that nobody looked at."""
+        line, _ = self._stream_of(line)
+        if line.rank is not None:
+            self.ranks.add(line.rank)
+        self.progress.note_report(line)
+        self.topology.feed(line)
+
     def skip_steps(self, count: int, last: LogLine) -> None:
         """Take note of reports of steps that nothing else stands between; `last` is the last of them."""
         self.order += count
@@ -133,6 +141,10 @@ class Scan:
         self.topology.feed(line)
         self.roll_call.feed(line)
         self.idle_hosts.feed(line.text)
+        if ("xit" in line.body or "task" in line.body or "ChildF" in line.body) and (
+            _FAILED_EXIT.search(line.body)
+        ):
+            self.survival.note_failed_exit(line)
         raised = stream.reader.feed(line)
         if raised is not None:
             self._note_exception(raised, key, stream)
@@ -140,10 +152,6 @@ class Scan:
         elif stream.reader.inside:
             stream.handled.inside(line)
         else:
-            if ("xit" in line.body or "task" in line.body or "ChildF" in line.body) and (
-                _FAILED_EXIT.search(line.body)
-            ):
-                self.survival.note_failed_exit(line)
             if any(word in line.body for word in _STARTS):
                 self.survival.note_start(line)
             if not self.torchrun.feed(line):

@@ -11,6 +11,7 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
 from tasks.diagnose.timeline import Timeline
+from tasks.diagnose.times import time_of
 
 _STEPS_AFTER = 3
 """Steps reported after an error, for it to have been survived: ranks train in lockstep."""
@@ -49,8 +50,8 @@ class Survival:
     streams: dict[Stream, StreamState]
     progress: Progress
     timeline: Timeline
-    failed_exit_seen: tuple[LogLine, int] | None = None
-    """Where a launcher reports a failure, and the number of steps seen before it."""
+    failed_exits: dict[str, tuple[LogLine, int]] = field(default_factory=dict)
+    """By file: where a launcher last reports a failure, and the number of steps in the file before it."""
 
     begun_again: dict[str, int] = field(default_factory=dict)
     """By file: the line where the job begins anew, as a requeued one does."""
@@ -80,18 +81,26 @@ class Survival:
             self.begun_again[line.file] = line.number
 
     def note_failed_exit(self, line: LogLine) -> None:
-        """A launcher reports a failure; the last such line counts."""
-        self.failed_exit_seen = (line, self.progress.steps_seen)
+        """A launcher reports a failure; the last such line of a file counts."""
+        self.failed_exits[line.file] = (line, self.progress.steps_in[line.file])
         if self.task_failed is None and _TASK_FAILED in line.text:
             self.task_failed = line
 
     def failed_exit(self) -> LogLine | None:
         """Where a launcher reports a failure that training did not get over; None when none does."""
-        if self.failed_exit_seen is None:
-            return None
-        line, steps = self.failed_exit_seen
-        over = self.progress.steps_seen - steps >= _STEPS_AFTER
-        return None if over else line
+        failed = (line for line, steps in self.failed_exits.values() if not self._over(line, steps))
+        return next(failed, None)
+
+    def _over(self, line: LogLine, steps: int) -> bool:
+        """Whether training goes on behind a launcher's line: in its file, or by the times of another."""
+        if self.progress.steps_in[line.file] - steps >= _STEPS_AFTER:
+            return True
+        clock = self.timeline.clocks.get(line.file)
+        failed_at = time_of(line.text, clock.year if clock is not None else None)
+        last = self.progress.last_report_at()
+        if failed_at is None or last is None:
+            return False
+        return last - failed_at > _LONG_AFTER_S
 
     def _within_notice(self, finding: Finding) -> bool:
         """Whether all that was trained after it was within the time that is given for leaving."""

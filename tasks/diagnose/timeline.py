@@ -57,6 +57,11 @@ class Timeline:
                 return seen
         return None
 
+    def merge(self, other: Timeline) -> None:
+        """Add the clocks of other files."""
+        self.clocks.update(other.clocks)
+        self._skews.clear()
+
     def _time(self, line: LogLine, clock: Clock) -> float | None:
         self._skews.clear()
         seen = time_of(line.text, clock.year)

@@ -46,6 +46,7 @@ _ADDRESS_HOST = compile_pattern(
 _HOST_WITH_ADDRESS = compile_pattern(
     r"\bhost(?:name)?[=:] ?(?P<host>[A-Za-z][\w.-]*),? (?:host_)?(?:ip|addr\w*)[=:] ?(?P<address>\d+\.\d+\.\d+\.\d+)\b"
 )
+_PAIRS = (_HOST_WITH_ADDRESS, _NAMED_ADDRESS, _ADDRESS_HOST)
 _NO_NAMES = frozenset(
     ["rank", "addr", "ip", "eth", "ib", "ens", "enp", "eno", "bond", "hsn", "docker", "port"]
 )
@@ -169,7 +170,7 @@ class Topology:
     def _note_nccl(self, host: str, pid: int, text: str, rank: int | None) -> None:
         self._add_host(host)
         if "Bootstrap" in text and (using := _NCCL_ADDRESS.search(text)):
-            self._place_address(using["address"], host)
+            self.place_address(using["address"], host)
         if found := _NCCL_RANK.search(text):
             rank = int(found["rank"])
         if rank is not None:
@@ -187,25 +188,24 @@ class Topology:
     def _note_addresses(self, text: str) -> None:
         while match := _HOST_ADDRESS.search(text):
             if not is_a_device(match["host"]):
-                self._place_address(match["address"], match["host"])
+                self.place_address(match["address"], match["host"])
             text = text[match.end() :]
 
     def _note_pairs(self, text: str) -> None:
-        for pattern in (_HOST_WITH_ADDRESS, _NAMED_ADDRESS, _ADDRESS_HOST):
+        for pattern in _PAIRS:
             rest = text
             while match := pattern.search(rest):
                 if match["host"].rstrip("0123456789") not in _NO_NAMES:
-                    self._place_address(match["address"], match["host"])
+                    self.place_address(match["address"], match["host"])
                 rest = rest[match.end() :]
 
-    def _place_address(self, address: str, host: str) -> None:
+    def place_address(self, address: str, host: str) -> None:
+        """Note a host of an address: one that several have is of none."""
         if self._add_host(host) and self.by_address.setdefault(address, host) != host:
             self._shared_addresses.add(address)
 
     def _note_list(self, text: str, rest: str) -> None:
         """Of a list as Slurm writes it, or of names with blanks, addresses or numbers between them."""
-        if len(self.job_hosts) >= _MAX_HOSTS:
-            return
         for name in self._lists.names(text, rest):
             if len(self.job_hosts) < _MAX_HOSTS and self._add_host(name):
                 self.job_hosts.add(name)
@@ -301,7 +301,8 @@ def may_tell_hosts(body: str) -> bool:
         may_be_table(body)
         or tells_presence(body)
         or may_place_pod(body)
-        or any(p.search(body) is not None for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, _HEADER))
+        or any(p.search(body) for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, _HEADER, *_PAIRS))
+        or _HOST_ADDRESS.search(body) is not None
         or ("NCCL" in body and (_NCCL_RANK.search(body) is not None or "Bootstrap" in body))
     )
 
