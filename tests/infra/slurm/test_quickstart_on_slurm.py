@@ -90,4 +90,4 @@ def test_the_quickstart(site: SlurmSite, tmp_path: Path, nodes: int) -> None:
     assert {row["step"] for row in summary["evaluations"]} == {20, 40}
     jobs = jobs_by_partition(site, run)
     assert jobs.pop("main") >= {"train"}
-    assert jobs == {"low": {"infer"}, "cpu": {"export", "score"}}
+    assert jobs == {"low": {"infer"}, "cpu": {"export", "plan", "score"}}
