@@ -34,6 +34,7 @@ def check(folder: Path, only: list[int] | None) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_a_worker_and_a_coordinator_that_are_killed_change_no_score(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
