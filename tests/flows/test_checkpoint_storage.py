@@ -29,6 +29,7 @@ def test_a_storage_that_is_not_there_is_refused_before_anything_starts(
     assert run.manifest() is None
 
 
+@pytest.mark.soak
 def test_checkpoints_on_s3_are_evaluated_and_then_removed(
     tmp_path: Path, s3: S3Server, prefect_server: None
 ) -> None:

@@ -120,6 +120,7 @@ def test_what_the_model_answers_decides_what_rules_leave_open(tmp_path: Path) ->
     assert "frobnicator" in learnt_rules(tmp_path)
 
 
+@pytest.mark.soak
 def test_a_model_that_blames_the_user_stops_the_run(tmp_path: Path) -> None:
     with serve(answering("ConnectionError", "infrastructure", "user")) as server:
         config = config_of(tmp_path, server)

@@ -188,6 +188,7 @@ def test_a_config_that_changes_the_curve_is_refused(undisturbed: RunDir) -> None
     assert "3" in result.stderr
 
 
+@pytest.mark.soak
 def test_stages_can_be_run_alone(tmp_path: Path) -> None:
     config = tiny_config(tmp_path)
     early = overland("pretrain", config)

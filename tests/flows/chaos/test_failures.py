@@ -12,6 +12,7 @@ from tests.flows.helpers import overland
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.soak
 def test_one_failure_needs_a_person_and_the_other_nobody(tmp_path: Path) -> None:
     said: list[str] = []
     report = run_failures(

@@ -64,9 +64,9 @@ def test_deaths_cost_no_shard_that_is_done(run: RunDir, tiny_model: Path) -> Non
     assert len(read_responses(evaluation, plan)) == 150 * 6
     answered = [t.name for t in read_times(evaluation) if t.kind == "shard"]
     assert len(answered) == len(set(answered))
-    assert not list(
-        (SHARED_MEMORY / f"overland-{os.getuid()}" / "models").glob(f"{plan.model_sha256[:32]}*")
-    )
+    # Evaluations of the same model beside this one may still hold the copy.
+    copies = SHARED_MEMORY / f"overland-{os.getuid()}" / "models"
+    wait_until(lambda: not list(copies.glob(f"{plan.model_sha256[:32]}*")), "the copy to go")
 
 
 def test_finished_inference_is_not_run_again_until_the_config_changes(
