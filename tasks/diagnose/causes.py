@@ -76,9 +76,9 @@ def amended(finding: Finding, scan: Scan) -> Finding:
 def _led_to_by(finding: Finding, scan: Scan) -> Finding | None:
     """What the same rank met again and again, the last time, before it gave up in words of its own."""
     recent = [f for f in scan.findings if scan.survival.just_before_the_end(f)] + scan.asides
-    told = [f for f in recent if f.rank == finding.rank and f.order < finding.order]
-    recent = [f for f in told if f.failure_class in _OUTSIDE]
-    return recent[-1] if len(recent) >= _AGAIN_AND_AGAIN else None
+    before = [f for f in recent if f.rank == finding.rank and f.order < finding.order]
+    met = [f for f in before if f.failure_class in _OUTSIDE]
+    return met[-1] if len(met) >= _AGAIN_AND_AGAIN else None
 
 
 def _peers_differ(finding: Finding, scan: Scan) -> bool:
@@ -96,12 +96,12 @@ def _a_rank_met_a_cuda_error(scan: Scan) -> bool:
 def _is_held_by_a_foreign_process(finding: Finding, scan: Scan) -> bool:
     """Whether most of the GPU's memory is in use by a process that is none of the job's, left by another."""
     match = _OTHER_PROCESS.search(finding.line.body)
-    own = {pid for _, pid in scan.topology.by_pid}
-    all_known = scan.ranks <= set(scan.topology.by_pid.values())
-    if match is None or not all_known or int(match["pid"]) in own:
-        return False
     this = _THIS_PROCESS.search(finding.line.body)
-    return this is not None and float(match["size"]) > float(this["size"])
+    if match is None or this is None or float(match["size"]) <= float(this["size"]):
+        return False
+    processes = scan.topology.by_pid
+    all_known = scan.ranks <= set(processes.values())
+    return all_known and int(match["pid"]) not in {pid for _, pid in processes}
 
 
 def _is_on_one_of_several_hosts(finding: Finding, scan: Scan) -> bool:

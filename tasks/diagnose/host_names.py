@@ -75,9 +75,9 @@ def may_name_host(name: str) -> bool:
     short = name.partition(".")[0]
     if not DIGITS.search(short) or "_" in short:
         return False
-    if _FILE.search(name) or _DEVICE.fullmatch(short) or _SHORT.fullmatch(short):
+    if _FILE.search(name) or _GPU_MODEL.match(short):
         return False
-    if _GPU_MODEL.match(short):
+    if _DEVICE.fullmatch(short) or _SHORT.fullmatch(short):
         return False
     stem = _STEM.match(short)
     return stem is not None and stem[0].lower() not in _NO_STEMS
