@@ -14,16 +14,7 @@ from infra.launch import slurm_once
 from infra.launch.base import JobState
 from infra.launch.slurm_record import SlurmFiles, Submission, claim, read, write
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_once, "_RETRY_S", 0.01)
-    monkeypatch.setattr(slurm_once, "_ON_ITS_WAY_S", 0.01)
-
-
-@pytest.fixture
-def server() -> FakeSlurm:
-    return FakeSlurm()
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 class Killed(BaseException):

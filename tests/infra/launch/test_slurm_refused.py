@@ -9,21 +9,11 @@ import pytest
 from slurm_server import FakeSlurm, job, make, node, spec
 
 from configs.errors import LaunchError
-from infra.launch import slurm_once
 from infra.launch.base import JobState
 from infra.launch.slurm_errors import SlurmError, SlurmTokenError
 from infra.launch.slurm_record import SlurmFiles, SlurmRecord, Submission, read, write
 
-
-@pytest.fixture(autouse=True)
-def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(slurm_once, "_RETRY_S", 0.01)
-    monkeypatch.setattr(slurm_once, "_ON_ITS_WAY_S", 0.01)
-
-
-@pytest.fixture
-def server() -> FakeSlurm:
-    return FakeSlurm()
+pytestmark = pytest.mark.usefixtures("short_pauses")
 
 
 def test_a_hopeless_job_is_ended_and_does_not_count(server: FakeSlurm, tmp_path: Path) -> None:
