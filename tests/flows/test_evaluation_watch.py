@@ -21,6 +21,7 @@ from configs.schema import RunConfig
 from flows import evaluate
 from flows.evaluate import Following, due_steps, evaluate_as_committed
 from tasks.evaluate import task as evaluate_task
+from tasks.evaluate.folder import Say
 from tests.flows.scored_runs import STEPS, commit, make, score
 from tests.webhook_server import WebhookServer
 
@@ -54,9 +55,9 @@ def follow(config: RunConfig, monkeypatch: pytest.MonkeyPatch, *, over: bool = T
         following.training_over.set()
 
     def evaluate_checkpoint(
-        config: RunConfig, step: int, stop: threading.Event, meanwhile: Callable[[], None]
+        config: RunConfig, step: int, stop: threading.Event, meanwhile: Callable[[], None], say: Say
     ) -> None:
-        del meanwhile
+        del meanwhile, say
         tried.append(step)
         score(run, step)
         if not over and not due_steps(config, run, training_over=False):
