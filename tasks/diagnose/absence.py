@@ -130,6 +130,10 @@ class IdleHosts:
             figures = match["busy"].replace("%", "").replace(",", " ").split()
             self.busy[hosts[0]] = max(map(int, figures))
 
+    def merge(self, other: IdleHosts) -> None:
+        """Add what later files tell."""
+        self.busy.update(other.busy)
+
     def only_idle(self) -> str | None:
         """The one host that does nothing while all others are busy."""
         idle = [host for host, busy in self.busy.items() if busy == 0]

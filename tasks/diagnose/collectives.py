@@ -49,6 +49,12 @@ class Collectives:
         elif match := _WORK.search(text):
             self.waiting_in.setdefault(rank, int(match[1]) if match[1] else -1)
 
+    def merge(self, other: Collectives) -> None:
+        """Add what other files say; the first word on a rank counts."""
+        self.waiting_in = {**other.waiting_in, **self.waiting_in}
+        self.enqueued = {**other.enqueued, **self.enqueued}
+        self.named += other.named
+
     def absent(self, ranks: set[int], reported: set[int]) -> set[int]:
         """The ranks that the others wait for, of all `ranks`; empty when it cannot be told.
 

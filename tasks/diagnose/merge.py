@@ -15,33 +15,16 @@ def merge(scans: Sequence[Scan]) -> Scan:
     for part in scans[1:]:
         _merge_findings(whole, part)
         whole.progress.merge(part.progress)
-        topology, other = whole.topology, part.topology
-        topology.by_rank = {**other.by_rank, **topology.by_rank}
-        topology.by_pid = {**topology.by_pid, **other.by_pid}
-        for address, host in other.by_address.items():
-            topology.place_address(address, host)
-        topology.failed_tasks = {**other.failed_tasks, **topology.failed_tasks}
-        topology.hosts |= other.hosts
-        topology.job_hosts |= other.job_hosts
-        topology.merge_rest(other)
+        whole.topology.merge(part.topology)
         whole.roll_call.merge(part.roll_call)
-        whole.idle_hosts.busy.update(part.idle_hosts.busy)
-        whole.torchrun.failures.update(part.torchrun.failures)
-        whole.torchrun.ended_by_torchrun |= part.torchrun.ended_by_torchrun
-        whole.torchrun.told_to_stop = whole.torchrun.told_to_stop or part.torchrun.told_to_stop
-        for rank, number in part.collectives.waiting_in.items():
-            whole.collectives.waiting_in.setdefault(rank, number)
-        for rank, number in part.collectives.enqueued.items():
-            whole.collectives.enqueued.setdefault(rank, number)
-        whole.collectives.named += part.collectives.named
+        whole.idle_hosts.merge(part.idle_hosts)
+        whole.torchrun.merge(part.torchrun)
+        whole.collectives.merge(part.collectives)
         whole.timeline.merge(part.timeline)
+        whole.survival.merge(part.survival)
         whole.suspicious = whole.suspicious or part.suspicious
         whole.crashes = {**part.crashes, **whole.crashes}
         whole.ranks |= part.ranks
-        whole.survival.failed_exits.update(part.survival.failed_exits)
-        whole.survival.begun_again.update(part.survival.begun_again)
-        failed = whole.survival.task_failed or part.survival.task_failed
-        whole.survival.task_failed = failed
     return whole
 
 

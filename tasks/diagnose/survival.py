@@ -58,6 +58,12 @@ class Survival:
     task_failed: LogLine | None = None
     """Where Slurm first says that a task has failed by itself."""
 
+    def merge(self, other: Survival) -> None:
+        """Add what launchers say in other files."""
+        self.failed_exits.update(other.failed_exits)
+        self.begun_again.update(other.begun_again)
+        self.task_failed = self.task_failed or other.task_failed
+
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
         stream = self.streams[(finding.line.file, finding.line.rank)]

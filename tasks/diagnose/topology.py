@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tasks.diagnose.absence import tells_presence
+from tasks.diagnose.host_mentions import NO_HOSTS, node_of_system_line
 from tasks.diagnose.host_names import is_a_device
 from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
@@ -56,22 +57,8 @@ _HEADER = compile_pattern(
     r"(?P<list>[A-Za-z][\w.,\[\]-]*)"
 )
 _TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
-_SYSLOG = (
-    compile_pattern(
-        rf"(?:^|[\s\[\]])(?P<node>{_NAME})\]?:? (?:kernel|dmesg|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
-    ),
-    compile_pattern(
-        rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
-    ),
-    compile_pattern(rf"^\[?(?P<node>{_NAME})(?:\]|:) (?:\[ *\d+\.\d+\] |NVRM: )"),
-    compile_pattern(rf"\b(?:kernel|kubelet) (?P<node>{_NAME}): "),
-    compile_pattern(r"(?:^|\s)[a-z][\w-]*\[(?P<node>[A-Za-z][\w.]*-[\w.-]*)\]: "),
-    compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),
-    compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
-)
 _ENDED_WITH_IT = ("Terminated", "Killed")
 """What Slurm says of the tasks that it ended because another had failed."""
-_NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
 _TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
 _MAX_HOSTS = 20_000
 _MAX_PLACES = 50_000
@@ -212,15 +199,22 @@ class Topology:
 
     def _add_host(self, name: str) -> bool:
         """Note a host's name; whether more may be noted of it: there is room, and it can be a name."""
-        if name in self.hosts or name in _NO_HOSTS:
+        if name in self.hosts or name in NO_HOSTS:
             return True
         fits = len(self.hosts) < _MAX_HOSTS and len(name) <= _MAX_NAME_CHARS
         if fits:
             self.hosts.add(name)
         return fits
 
-    def merge_rest(self, other: Topology) -> None:
-        """Take over what another has noted until :meth:`settle`."""
+    def merge(self, other: Topology) -> None:
+        """Take over what another has noted until :meth:`settle`; the first word on anything counts."""
+        self.by_rank = {**other.by_rank, **self.by_rank}
+        self.by_pid.update(other.by_pid)
+        self.hosts |= other.hosts
+        self.job_hosts |= other.job_hosts
+        self.failed_tasks = {**other.failed_tasks, **self.failed_tasks}
+        for address, host in other.by_address.items():
+            self.place_address(address, host)
         self.tables.merge(other.tables)
         self.pods.nodes = {**other.pods.nodes, **self.pods.nodes}
         self._shared_addresses |= other._shared_addresses
@@ -261,11 +255,8 @@ class Topology:
 
     def named_in(self, text: str) -> str | None:
         """The host that the line is about: as the system's log names it, else one that is known."""
-        for pattern in _SYSLOG:
-            match = pattern.search(text)
-            if match and match["node"] not in _NO_HOSTS and _may_be_host(match["node"], self.hosts):
-                return self._without_service(str(match["node"]))
-        return self._known_in(text)
+        node = node_of_system_line(text, self.hosts)
+        return self._without_service(node) if node else self._known_in(text)
 
     def writer_of(self, line: LogLine) -> str | None:
         """The host that a launcher has put before the line."""
@@ -310,10 +301,3 @@ def may_tell_hosts(body: str) -> bool:
 def most_named(hosts: list[str]) -> str | None:
     """The name that comes most often, the first of several."""
     return Counter(hosts).most_common(1)[0][0] if hosts else None
-
-
-def _may_be_host(name: str, known: set[str]) -> bool:
-    """Whether a name where a host's stands is one: known, or such as hosts have, and devices and times not."""
-    if name in known:
-        return True
-    return name[0].isalpha() and any(c.isdigit() for c in name) and not is_a_device(name)

@@ -90,6 +90,12 @@ class TorchrunReader:
     _rank: int | None = None
     _local_rank: int | None = None
 
+    def merge(self, other: TorchrunReader) -> None:
+        """Add the reports in other files."""
+        self.failures.update(other.failures)
+        self.ended_by_torchrun |= other.ended_by_torchrun
+        self.told_to_stop = self.told_to_stop or other.told_to_stop
+
     def global_rank(self, local_rank: int) -> int | None:
         """Of the only failed worker with that local rank, if its report names both."""
         found = {f.rank for f in self.failures.values() if f.local_rank == local_rank}

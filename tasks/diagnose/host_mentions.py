@@ -1,0 +1,40 @@
+"""The host that a line of the system's log is about, by where such logs put its name."""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from tasks.diagnose.host_names import is_a_device
+from tasks.diagnose.patterns import compile_pattern
+
+NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
+_NAME = r"[A-Za-z0-9][\w.-]*"
+_SYSTEM_LINES = (
+    compile_pattern(
+        rf"(?:^|[\s\[\]])(?P<node>{_NAME})\]?:? (?:kernel|dmesg|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
+    ),
+    compile_pattern(
+        rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
+    ),
+    compile_pattern(rf"^\[?(?P<node>{_NAME})(?:\]|:) (?:\[ *\d+\.\d+\] |NVRM: )"),
+    compile_pattern(rf"\b(?:kernel|kubelet) (?P<node>{_NAME}): "),
+    compile_pattern(r"(?:^|\s)[a-z][\w-]*\[(?P<node>[A-Za-z][\w.]*-[\w.-]*)\]: "),
+    compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),
+    compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
+)
+
+
+def node_of_system_line(text: str, known: AbstractSet[str]) -> str | None:
+    """The name where a host's stands, if it can be one; `known`: names that are hosts'."""
+    for pattern in _SYSTEM_LINES:
+        match = pattern.search(text)
+        if match and match["node"] not in NO_HOSTS and _may_be_host(match["node"], known):
+            return str(match["node"])
+    return None
+
+
+def _may_be_host(name: str, known: AbstractSet[str]) -> bool:
+    """Whether a name where a host's stands is one: known, or such as hosts have, and devices and times not."""
+    if name in known:
+        return True
+    return name[0].isalpha() and any(c.isdigit() for c in name) and not is_a_device(name)
