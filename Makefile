@@ -12,7 +12,7 @@ WORKERS ?= 4
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help install run test test-all test-py312 lint format typecheck check bench ui clean
+.PHONY: help install run test test-all coverage test-py312 lint format typecheck check bench ui clean
 .PHONY: slurm-up slurm-down slurm-packages slurm-if-possible test-slurm-24.11
 
 help:            ## this list
@@ -29,8 +29,11 @@ $(STAMP): pyproject.toml constraints.txt
 run: install     ## the whole pipeline, small: configs/quickstart.yaml
 	$(BIN)/overland run configs/quickstart.yaml
 
-test: install slurm-if-possible  ## all tests but the longest, with coverage
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term $(PYTEST_FLAGS)
+test: install slurm-if-possible  ## all tests but the longest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_FLAGS)
+
+coverage: install  ## the same, and which lines they do not reach (slower)
+	$(MAKE) --no-print-directory test PYTEST_FLAGS="--cov --cov-report=term $(PYTEST_FLAGS)"
 
 test-all: install  ## all tests: chaos, benchmarks and whole runs on a Slurm cluster too
 	$(BIN)/python -m pytest -m "" $(PYTEST_FLAGS)

@@ -116,6 +116,7 @@ def test_a_run_gets_a_deployment_of_its_own_with_a_schedule(
     assert (done.returncode, "no deployment pipeline/nightly" in done.stderr) == (1, True)
 
 
+@pytest.mark.soak
 def test_a_pool_of_another_type_is_not_touched(tmp_path: Path, server: str, api: Api) -> None:
     api.post("/work_pools/", {"name": "pods", "type": "kubernetes"})
     file = tmp_path / "prefect.yaml"

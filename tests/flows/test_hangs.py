@@ -60,6 +60,7 @@ def test_the_rank_that_hangs_is_named(tmp_path: Path) -> None:
         assert dump["gloo"]["entries"]
 
 
+@pytest.mark.soak
 def test_a_stopped_rank_is_named(tmp_path: Path) -> None:
     config = tiny_config(
         tmp_path,

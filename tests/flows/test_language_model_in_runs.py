@@ -133,9 +133,10 @@ def test_a_model_that_blames_the_user_stops_the_run(tmp_path: Path) -> None:
     assert (action.kind, action.stop) == ("fix_by_user", True)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "behaviour",
-    [pytest.param(drip, id="drips"), pytest.param(status(500), id="500", marks=pytest.mark.soak)],
+    [pytest.param(drip, id="drips"), pytest.param(status(500), id="500")],
 )
 def test_a_server_that_misbehaves_leaves_the_rules_verdict_and_the_run_goes_on(
     tmp_path: Path, behaviour: Behaviour

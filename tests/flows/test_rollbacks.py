@@ -98,6 +98,7 @@ def test_poisoned_data_is_skipped_and_the_run_completes(tmp_path: Path) -> None:
     assert "samples 240 to 400 of the data are skipped" in third.rank_log(0).read_text()
 
 
+@pytest.mark.soak
 def test_a_learning_rate_mistake_is_not_cured_and_ends_with_a_report(tmp_path: Path) -> None:
     train = {"warmup_steps": 60, "learning_rate": 4.0}
     recovery = {"max_rollbacks": 1, "backoff_s": 0.1}

@@ -98,6 +98,7 @@ def test_what_a_person_must_fix_stops_the_run(tmp_path: Path) -> None:
     assert summary_of(again.stdout)["final_step"] == 12
 
 
+@pytest.mark.soak
 def test_a_full_disk_costs_one_checkpoint_not_the_run(tmp_path: Path, undisturbed: RunDir) -> None:
     config = tiny_config(tmp_path, faults=[{"kind": "full_disk", "step": 8, "rank": 1}])
     result = overland("run", config, "--json")
@@ -108,6 +109,7 @@ def test_a_full_disk_costs_one_checkpoint_not_the_run(tmp_path: Path, undisturbe
     assert len(run.attempts()) == 1
 
 
+@pytest.mark.soak
 def test_a_hang_is_ended_and_restarted(tmp_path: Path, undisturbed: RunDir) -> None:
     config = tiny_config(
         tmp_path,
@@ -159,6 +161,7 @@ def test_a_killed_flow_is_continued_with_the_same_job(tmp_path: Path, undisturbe
     assert losses(run) == losses(undisturbed)
 
 
+@pytest.mark.soak
 def test_an_interrupt_cancels_the_job_and_can_be_continued(
     tmp_path: Path, undisturbed: RunDir
 ) -> None:

@@ -56,6 +56,7 @@ def check_continued(run: RunDir) -> None:
     assert run.checkpoint(stopped_at).is_committed()
 
 
+@pytest.mark.soak
 def test_a_stop_file_ends_the_run_and_the_next_one_continues(tmp_path: Path) -> None:
     config, log = long_run(tmp_path), tmp_path / "log"
     flow, run = start_training(config, log)
@@ -104,6 +105,7 @@ def test_a_signal_from_outside_costs_a_save_and_a_start(
     check_continued(run)
 
 
+@pytest.mark.soak
 def test_ctrl_c_lets_the_job_save(tmp_path: Path) -> None:
     config, log = long_run(tmp_path), tmp_path / "log"
     flow, run = start_training(config, log)

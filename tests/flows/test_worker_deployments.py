@@ -83,6 +83,7 @@ def test_a_flow_run_whose_worker_was_killed_is_crashed_and_restarted_and_goes_on
     assert run.committed_checkpoints()[-1].step == 3_000
 
 
+@pytest.mark.soak
 def test_a_deployment_prepares_and_one_that_trains_is_cancelled_with_its_job(
     tmp_path: Path, api: Api, worker: Worker
 ) -> None:

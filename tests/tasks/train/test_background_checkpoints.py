@@ -61,7 +61,13 @@ def assert_same_curve(job: JobResult, expected: JobResult) -> None:
         assert loss == expected.validations()[number]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["replicated", "sharded"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(False, id="replicated", marks=pytest.mark.soak),
+        pytest.param(True, id="sharded"),
+    ],
+)
 def layout(request: pytest.FixtureRequest) -> dict[str, Any]:
     """Both kinds of optimizer."""
     return {"data": 2, "distributed_optimizer": request.param}
@@ -127,7 +133,10 @@ def cut_off(buffer: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "said"),
-    [(lose_pages, "the snapshot of step 6 is damaged on ranks [1]: not used"), (cut_off, "")],
+    [
+        (lose_pages, "the snapshot of step 6 is damaged on ranks [1]: not used"),
+        pytest.param(cut_off, "", marks=pytest.mark.soak),
+    ],
 )
 def test_a_damaged_snapshot_is_passed_over_for_an_older_one(
     new_run: NewRun, damage: Callable[[Path], None], said: str
@@ -183,7 +192,9 @@ def test_a_rollback_makes_later_snapshots_void(new_run: NewRun) -> None:
     assert (start.loaded_from, start.step) == ("memory", 3)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.soak)]
+)
 def test_a_writer_that_dies_or_stops_costs_no_checkpoint(
     new_run: NewRun, number: signal.Signals
 ) -> None:

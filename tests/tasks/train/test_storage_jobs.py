@@ -79,6 +79,7 @@ def resumed_config(job: JobResult) -> Any:
     return RunConfig.model_validate_json(job.attempt.config_path.read_bytes())
 
 
+@pytest.mark.soak
 def test_a_storage_that_refuses_costs_a_checkpoint_and_not_the_run(
     new_run: NewRun, s3: S3Server
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_full_disk_costs_one_checkpoint_and_not_the_run(uninterrupted: JobResu
     assert "No space left on device" in uninterrupted.log(1)
 
 
+@pytest.mark.soak
 def test_training_goes_on_when_no_event_can_be_written(new_run: NewRun) -> None:
     run, train = new_run(), {"steps": 2, "warmup_steps": 1}
     job = run_training_job(run, 1, {"train": train}, events_to=Path("/dev/full"))
@@ -130,6 +131,7 @@ def test_resuming_continues_bit_for_bit(uninterrupted: JobResult, killed: JobRes
     assert resumed.validations() == uninterrupted.validations()
 
 
+@pytest.mark.soak
 def test_a_checkpoint_resumes_under_tensor_parallelism(
     uninterrupted: JobResult, killed: JobResult, copy_of: Callable[[JobResult], RunDir]
 ) -> None:
@@ -204,6 +206,7 @@ def test_only_whole_and_harmless_checkpoints_are_taken(
         check_files(folder, marker, ["common.pt"])
 
 
+@pytest.mark.soak
 def test_a_run_is_not_done_without_its_last_checkpoint(new_run: NewRun) -> None:
     run, train = new_run(), {"steps": 4, "warmup_steps": 1}
     fault = {"kind": "full_disk", "step": 4, "rank": 1}
@@ -232,7 +235,11 @@ def test_another_models_checkpoint_is_refused_by_what_differs(
     ("change", "setting"),
     [
         ({"precision": "bf16"}, r"train\.precision = fp32"),
-        ({"parallel": {"distributed_optimizer": 1}}, r"distributed_optimizer = false"),
+        pytest.param(
+            {"parallel": {"distributed_optimizer": 1}},
+            r"distributed_optimizer = false",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_an_optimizer_of_another_kind_is_refused(

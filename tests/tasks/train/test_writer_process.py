@@ -151,7 +151,9 @@ def test_a_writer_that_keeps_failing_costs_the_save_and_leaves_nothing(
     assert left == ["step_00000006"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGKILL, pytest.param(signal.SIGSTOP, marks=pytest.mark.soak)]
+)
 def test_a_new_writer_takes_over(make_rank: Callable[..., Rank], number: signal.Signals) -> None:
     rank = make_rank(save_timeout_s=4.0)
     os.kill(rank.pid, number)
@@ -229,7 +231,7 @@ def test_a_new_writer_is_not_given_what_was_called_off(make_rank: Callable[..., 
     assert not rank.run.checkpoint(5).path.exists()
 
 
-@pytest.mark.parametrize("rank_has_ended", [True, False])
+@pytest.mark.parametrize("rank_has_ended", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_writer_that_fails_since_its_rank_has_ended_says_nothing(
     make_rank: Callable[..., Rank], rank_has_ended: bool
 ) -> None:
