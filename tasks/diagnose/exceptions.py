@@ -57,6 +57,7 @@ _WRAPPERS = (
     "WorkerGroupError",
     "WorkerCrashedError",
     "RemoteError",
+    "EngineDeadError",
     "SystemExit",
     "ProcessGroupError",
     "ExceptionGroup",

@@ -24,6 +24,7 @@ from tasks.diagnose.host_tables import names_beside_rank
 from tasks.diagnose.logs import LogLine, make_line, writer_of
 from tasks.diagnose.progress import is_ending
 from tasks.diagnose.reports import is_step
+from tasks.diagnose.restarts import may_begin
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.sources import Source
 from tasks.diagnose.templates import Cache, shapes
@@ -158,7 +159,7 @@ class FastScan:
             return _PLACE
         if matched:
             return _BEGINS
-        if is_ending(body):
+        if is_ending(body) or may_begin(body):
             return _ALONE
         if is_strong(body):
             return _ONCE

@@ -35,7 +35,8 @@ _ENDS = compile_pattern(
 )
 _PASSING = compile_pattern(
     r"\((?:retrying|ignored|non-critical|resum(?:ing|ed))\)|, retrying\b|no action needed|"
-    r"(?i:\b(?:previous|last|earlier|old) (?:attempt|job|run|submission)\b)"
+    r"(?i:\b(?:previous|prior|last|earlier|old|former) (?:attempt|job|run|submission|start|launch|link|allocation)\b|"
+    r"\b(?:yesterday|last (?:week|night|time)):)"
 )
 _COUNTED = (
     r"(?:errors?|events?|failures?|faults?|kills?|remap\w*|resets?|required|pending|heartbeats?)"

@@ -38,7 +38,6 @@ _FAILED_EXIT = compile_pattern(
     r"failed \(exitcode: -?[1-9]|Exited with exit code [1-9]|ChildFailedError|exits with return code = -?[1-9]|"
     r"tasks? [\d,-]+: (?:Killed|Segmentation fault|Aborted|Bus error)"
 )
-_STARTS = ("estart", "RESTART", "equeued", "attempt", "tarting", "aunch")
 _CRASH = "Fatal Python error: "
 
 
@@ -138,6 +137,7 @@ class Scan:
         if step is not None:
             stream.steps += 1
             self.timeline.note_step(line, step)
+            self._note_life(line)
         self.topology.feed(line)
         self.roll_call.feed(line)
         self.idle_hosts.feed(line.text)
@@ -146,14 +146,14 @@ class Scan:
         ):
             self.survival.note_failed_exit(line)
         raised = stream.reader.feed(line)
+        if step is None and not stream.reader.inside:
+            self.survival.restarts.feed(line)
         if raised is not None:
             self._note_exception(raised, key, stream)
             stream.handled.ended()
         elif stream.reader.inside:
             stream.handled.inside(line)
         else:
-            if any(word in line.body for word in _STARTS):
-                self.survival.note_start(line)
             if not self.torchrun.feed(line):
                 self._note_line(line, key, stream)
 
@@ -286,8 +286,15 @@ class Scan:
         self.kept.drop(key, lambda other: other.line is finding.line)
         self._set_aside(finding)
 
+    def _note_life(self, line: LogLine) -> None:
+        """A step or trouble: if it comes of a later start, what torchrun said of earlier ones is past."""
+        if self.survival.restarts.goes_on(line):
+            self.torchrun.forget(self.survival.restarts.is_past)
+
     def _keep(self, finding: Finding, key: Stream) -> None:
         stream = self.streams[key]
+        self._note_life(finding.line)
+        self.survival.restarts.note_end(finding.line, finding)
         finding = replace(
             finding,
             steps_before=stream.steps,

@@ -8,8 +8,8 @@ from tasks.diagnose.exceptions import TracebackReader
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.handled import HandledErrors
 from tasks.diagnose.logs import LogLine
-from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
+from tasks.diagnose.restarts import Restarts
 from tasks.diagnose.timeline import Timeline
 from tasks.diagnose.times import time_of
 
@@ -23,10 +23,6 @@ _BUFFERED_REPORTS = 60
 NOTICES = ("slurm_time_limit", "slurm_preempted")
 """Of an end that is near: training goes on until the signal."""
 _NOTICE_S = 600.0
-_BEGINS_AGAIN = compile_pattern(
-    r"(?i)\bjob\b.{0,60}\(restart [1-9]\d*\)|\bSLURM_RESTART_COUNT=[1-9]|\brequeued job (?:starts|begins)|"
-    r"\b(?:starting|started|begin\w*|launch\w*)\b.{0,80}\b(?:attempt|restart|try|run) ?#?[2-9]\b"
-)
 _TASK_FAILED = ": Exited with exit code "
 
 Stream = tuple[str, int | None]
@@ -53,21 +49,20 @@ class Survival:
     failed_exits: dict[str, tuple[LogLine, int]] = field(default_factory=dict)
     """By file: where a launcher last reports a failure, and the number of steps in the file before it."""
 
-    begun_again: dict[str, int] = field(default_factory=dict)
-    """By file: the line where the job begins anew, as a requeued one does."""
+    restarts: Restarts = field(default_factory=Restarts)
     task_failed: LogLine | None = None
     """Where Slurm first says that a task has failed by itself."""
 
     def merge(self, other: Survival) -> None:
         """Add what launchers say in other files."""
         self.failed_exits.update(other.failed_exits)
-        self.begun_again.update(other.begun_again)
+        self.restarts.merge(other.restarts)
         self.task_failed = self.task_failed or other.task_failed
 
     def survived(self, finding: Finding) -> bool:
         """Whether training went on afterwards, or the error was dealt with."""
         stream = self.streams[(finding.line.file, finding.line.rank)]
-        if finding.line.number < self.begun_again.get(finding.line.file, 0):
+        if self.restarts.is_past(finding.line):
             return True
         after = self._reports_after(finding)
         if finding.method in NOTICES and self._within_notice(finding):
@@ -81,14 +76,10 @@ class Survival:
         """Whether all reports after it may have been in a buffer that was written as the program ended."""
         return self._reports_after(finding) <= _BUFFERED_REPORTS
 
-    def note_start(self, line: LogLine) -> None:
-        """Take note of a line that may say that the job begins anew."""
-        if _BEGINS_AGAIN.search(line.body) is not None:
-            self.begun_again[line.file] = line.number
-
     def note_failed_exit(self, line: LogLine) -> None:
         """A launcher reports a failure; the last such line of a file counts."""
         self.failed_exits[line.file] = (line, self.progress.steps_in[line.file])
+        self.restarts.note_end(line)
         if self.task_failed is None and _TASK_FAILED in line.text:
             self.task_failed = line
 

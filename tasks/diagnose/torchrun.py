@@ -7,6 +7,7 @@ with a signal as soon as one dies; those deaths are its doing and no failure of 
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tasks.diagnose.logs import LogLine
@@ -121,6 +122,12 @@ class TorchrunReader:
         elif match := _FIELD.match(text):
             self._note_field(match, line)
         return True
+
+    def forget(self, is_past: Callable[[LogLine], bool]) -> None:
+        """Drop what was reported of workers of earlier starts of the job."""
+        self.failures = {p: f for p, f in self.failures.items() if not is_past(f.line)}
+        if self.told_to_stop is not None and is_past(self.told_to_stop):
+            self.told_to_stop = None
 
     def own_deaths(self) -> list[RankFailure]:
         """Workers that torchrun did not end itself, the one it saw first in front."""

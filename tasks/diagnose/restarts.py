@@ -1,0 +1,165 @@
+"""Jobs that begin again in the same log: what ended an earlier start is past.
+
+A file may hold several starts of a job, or tell in a line or two how the last one ended. A later start is
+believed in when an end stands before it (the scheduler's word, a launcher's report of a failure, a heading that
+says that an attempt has ended) and something comes of it: steps, or trouble of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tasks.diagnose.findings import Finding
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import Match, compile_pattern
+
+_ENDS_A_JOB = (
+    "slurm_time_limit",
+    "slurm_preempted",
+    "slurm_node_fail",
+    "job_node_fail",
+)
+_BEGINS_AGAIN = compile_pattern(
+    r"(?i)\bjob\b.{0,60}\(restart [1-9]\d*\)|\bSLURM_RESTART_COUNT=[1-9]|\brequeued job (?:starts|begins)|"
+    r"\b(?:starting|started|begin\w*|launch\w*)\b.{0,80}\b(?:attempt|restart|try|run) ?#?[2-9]\b"
+)
+_SAYS_SO = ("estart", "RESTART", "equeued", "attempt", "tarting", "aunch")
+_LABEL_WORDS = (
+    "ttempt",
+    "TTEMPT",
+    "ry ",
+    "RY ",
+    "ubmission",
+    "ink ",
+    "un ",
+    "aunch",
+    "tart",
+    "equeue",
+    "ncarnation",
+)
+_START = r"(?:start|launch|submission|attempt|try|link|run|incarnation)"
+_AGAIN = r"(?:restart|relaunch|requeue|resubmission)"
+_LABEL = compile_pattern(
+    r"(?i)^\W*(?:\[[^\]]{0,40}\]\W*){0,2}(?:[\w. -]{1,40}: *)?(?:(?:chain|job|training|now|starting|launching|beginning) )?"
+    rf"(?:{_START} ?[#:=]? ?(?P<nth>\d{{1,4}})\b|(?P<th>\d{{1,3}})(?:st|nd|rd|th) {_START}\b|"
+    rf"{_AGAIN} ?[#:=]? ?(?P<again>\d{{1,4}})\b)"
+)
+"""A heading that says which start of the job this is: nothing but tags and names stands before it."""
+_OF_AN_END = compile_pattern(
+    r"(?i)\b(?:ended|fail(?:ed|s|ure)?|exit(?:ed|s)?|finished|died|crashed|stopped|killed|rc ?=|lost|aborted|over|done|ok)\b"
+)
+_COMMAND = compile_pattern(
+    r"^[+$>#]+ (?:(?:exec|time|nohup) )?(?:\w+=\S* )*(?:srun|torchrun|python[\d.]*|accelerate|deepspeed|mpirun|mpiexec)\b"
+)
+_PREPARES = compile_pattern(
+    r"^[A-Za-z][\w.-]{0,60}==\d[\w.+!-]*$|^\s+\w{2,60} \.{5,} \S|NCCL INFO Bootstrap|^(?:\S+ )?NCCL version \d|"
+    r"^wandb: (?:Tracking run|Currently logged in)|\bInitializing TorchBackend\b|\bSetting ds_accelerator\b|"
+    r"(?i:^\W*(?:\[[^\]]{0,60}\]\W*)*(?:starting|launching|loading|building|importing|initializing|resum(?:ing|ed))\b)"
+)
+"""What programs print as they begin, and not as they end."""
+
+_QUOTED = compile_pattern(
+    r"^\W*(?:[^\n]*?[A-Za-z][\w-]*\W+){2,}(?:slurmstepd|srun|scontrol|sacct)\b"
+)
+"""The scheduler's words in somebody else's sentence; of its own lines, a tag and a name may stand before it."""
+_HEAD_LINES = 20
+
+
+@dataclass
+class Starts:
+    """What one file has told so far."""
+
+    label: int = 0
+    """The highest number of a heading."""
+    ended: int = 0
+    """Line of the newest end of a start."""
+    by_scheduler: bool = False
+    """That end is the whole job's, by the scheduler's word: no process of it is left."""
+    begins: int = 0
+    """Line where another start seems to begin."""
+    begun: int = 0
+    """The same, when something has come of it."""
+
+
+@dataclass
+class Restarts:
+    """Where in each file the job's last start begins."""
+
+    files: dict[str, Starts] = field(default_factory=dict)
+
+    def merge(self, other: Restarts) -> None:
+        """Add what other files hold."""
+        self.files.update(other.files)
+
+    def is_past(self, line: LogLine) -> bool:
+        """Whether the line is from before the job's last start."""
+        starts = self.files.get(line.file)
+        return starts is not None and line.number < starts.begun
+
+    def feed(self, line: LogLine) -> None:
+        """Take note of a line that may say that the job begins anew, or that a start has ended."""
+        body, starts = line.body, self.files.get(line.file)
+        if any(word in body for word in _SAYS_SO) and _BEGINS_AGAIN.search(body) is not None:
+            starts = self._of(line)
+            starts.begins = starts.begun = line.number
+        label = label_of(body)
+        if label is not None:
+            _note_label(self._of(line), label, line)
+        elif starts is not None and starts.ended > starts.begins and _begins(body, starts):
+            starts.begins = line.number
+
+    def note_end(self, line: LogLine, finding: Finding | None = None) -> None:
+        """A launcher reports a failure, or a finding tells how a start ended."""
+        by_scheduler = finding is not None and finding.method in _ENDS_A_JOB
+        if finding is None or by_scheduler or label_of(line.body) is not None:
+            starts = self._of(line)
+            starts.by_scheduler = by_scheduler or (
+                starts.by_scheduler and starts.ended > starts.begins
+            )
+            starts.ended = line.number
+            if by_scheduler and line.number <= _HEAD_LINES and _QUOTED.search(line.body):
+                starts.begins = line.number + 1
+
+    def goes_on(self, line: LogLine) -> bool:
+        """Whether this line, a step or trouble, is the first that comes of a later start."""
+        starts = self.files.get(line.file)
+        if starts is None or not starts.begun < starts.begins <= line.number:
+            return False
+        starts.begun = starts.begins
+        return True
+
+    def _of(self, line: LogLine) -> Starts:
+        return self.files.setdefault(line.file, Starts())
+
+
+def label_of(body: str) -> int | None:
+    """Which start of the job a heading says that it is about."""
+    if not any(word in body for word in _LABEL_WORDS):
+        return None
+    match = _LABEL.search(body)
+    return _number(match) if match is not None else None
+
+
+def may_begin(body: str) -> bool:
+    """Whether a line may begin or end a start, by itself."""
+    said = any(word in body for word in _SAYS_SO) and _BEGINS_AGAIN.search(body) is not None
+    return said or label_of(body) is not None or _COMMAND.search(body) is not None
+
+
+def _note_label(starts: Starts, label: int, line: LogLine) -> None:
+    if _OF_AN_END.search(line.body) is not None:
+        starts.ended, starts.by_scheduler = line.number, False
+    elif label > max(starts.label, 1) and starts.ended > starts.begins:
+        starts.begins = line.number
+    starts.label = max(label, starts.label)
+
+
+def _begins(body: str, starts: Starts) -> bool:
+    if _COMMAND.search(body) is not None:
+        return True
+    return starts.by_scheduler and _PREPARES.search(body) is not None
+
+
+def _number(match: Match) -> int:
+    again = match["again"]
+    return int(again) + 1 if again else int(match["nth"] or match["th"])

@@ -1,0 +1,91 @@
+"""Logs of several starts of a job: the end of an earlier one explains nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.records import Verdict
+from tasks.diagnose.diagnose import diagnose_files
+
+TIME_LIMIT = (
+    "slurmstepd: error: *** JOB 71 ON g4 CANCELLED AT 2025-03-02T12:00:00 DUE TO TIME LIMIT ***"
+)
+PREEMPTED = (
+    "slurmstepd: error: *** JOB 71 ON g4 CANCELLED AT 2025-03-02T12:00:00 DUE TO PREEMPTION ***"
+)
+NODE_FAILED = "srun: error: Node failure on g4"
+STEPS = [f"step {n} | loss {3 - n / 100:.3f} | lr 1e-4" for n in range(30)]
+FAULT = [
+    "Traceback (most recent call last):",
+    '  File "/work/train.py", line 3, in step',
+    "KeyError: 'labels'",
+]
+
+
+def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
+    path = tmp_path / "job.log"
+    path.write_text("\n".join(lines) + "\n")
+    return diagnose_files([path])
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        [TIME_LIMIT, "+ srun -n 16 python -u train.py"],
+        [PREEMPTED, "$ torchrun --nproc-per-node 8 train.py"],
+        [PREEMPTED, "numpy==1.26.4", "torch==2.7.1+cu126"],
+        [TIME_LIMIT, "  bf16 .......................... True"],
+        [TIME_LIMIT, "wandb: Tracking run with wandb version 0.19.6", *STEPS],
+        [NODE_FAILED, "[2025-03-02 12:09:12] Loading the corpus index"],
+        ["=== launch 1", NODE_FAILED, "=== launch 2 of 4, g4 replaced by g9"],
+        [f"Run 1: {NODE_FAILED}", "Run 2: g4 left out"],
+        [f"# 1st submission (3 h): {TIME_LIMIT}", "# 2nd submission (12 h)"],
+        [f"history: link seven stopped with {TIME_LIMIT}", *STEPS],
+        [">>> try 1 died: CUDA out of memory", ">>> try 2, micro batch 2"],
+        [
+            "NVRM: Xid (PCI:0000:9d:00): 79, GPU has fallen off the bus.",
+            "[rl] run 1 ended (exit 1)",
+            "[rl] run 2: g5 g6",
+        ],
+        [f"(prior job 70: {PREEMPTED})"],
+    ],
+)
+def test_what_ended_an_earlier_start_is_past(tmp_path: Path, before: list[str]) -> None:
+    verdict = verdict_on(
+        tmp_path, [*before, *FAULT, "srun: error: g5: task 0: Exited with exit code 1"]
+    )
+    assert (verdict.failure_class, verdict.root_cause_line) == ("KeyError", len(before) + 3)
+
+
+@pytest.mark.parametrize(
+    ("after", "failure_class"),
+    [
+        ([TIME_LIMIT, *FAULT[:2], "KeyboardInterrupt"], "SlurmTimeLimit"),
+        ([TIME_LIMIT, "+ sacct -j 71", "+ rc=1", *FAULT], "SlurmTimeLimit"),
+        ([f"job 71 of chain c9 stopped: {TIME_LIMIT}", *FAULT], "SlurmTimeLimit"),
+        ([NODE_FAILED, "[controller] attempt 2 ended (exit 1)", *FAULT], "NodeFailure"),
+        ([NODE_FAILED, "attempt 3 of 3 follows"], "NodeFailure"),
+        (
+            [
+                NODE_FAILED,
+                "[rank9]: DistBackendError: NCCL error in: NCCLUtils.cpp:94, remote process exited, NCCL version 2.26.2",
+            ],
+            "NodeFailure",
+        ),
+        (["upload attempt 1 of 3 failed", "upload attempt 2 ok", NODE_FAILED], "NodeFailure"),
+    ],
+)
+def test_what_follows_the_end_of_the_last_start_is_no_start(
+    tmp_path: Path, after: list[str], failure_class: str
+) -> None:
+    assert verdict_on(tmp_path, [*STEPS, *after]).failure_class == failure_class
+
+
+def test_what_torchrun_said_of_an_earlier_start_is_past(tmp_path: Path) -> None:
+    died = "E0714 09:30:00.4 81 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -11) local_rank: 2 (pid: 877) of binary: python"
+    verdict = verdict_on(
+        tmp_path, [*STEPS, died, "== attempt 1 ended", "== attempt 2", *STEPS, *FAULT]
+    )
+    assert verdict.failure_class == "KeyError"
