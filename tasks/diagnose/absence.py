@@ -7,6 +7,7 @@ host that does not come.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tasks.diagnose.host_names import host_tokens
@@ -20,7 +21,7 @@ _PRESENT = compile_pattern(
     r"(?P<what>(?i:\b(?:[a-z]+[ _])?rank))[ =:]{1,2}(?P<own>\d{1,6}) ?(?:/|of) ?(?P<of>\d{1,6})\b)"
 )
 _UTILIZATION = compile_pattern(
-    r"(?i)^(?P<before>.{0,200}?)\b(?:gpu[_ ]?)?util\w*[ =:]{1,2}(?P<busy>\d{1,3}%?(?:[, ]+\d{1,3}%?)*)"
+    r"(?i)^(?P<before>.{0,200}?)\b(?:gpu[_ ]?)?util\w*%?[ =:]{1,2}(?P<busy>\d{1,3}%?(?:[, ]+\d{1,3}%?)*)"
 )
 _SHARE = compile_pattern(r"\b(?P<share>\d{1,6})/(?P<of>\d{1,6})\b")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
@@ -29,6 +30,7 @@ _MAX_SHAPES = 256
 _MAX_HOSTS = 20_000
 _MIN_HOSTS = 3
 _MIN_RANKS = 3
+_LOOKS = 2
 _BUSY = 50
 """Per cent; a GPU that waits in a collective shows nearly 100."""
 
@@ -118,9 +120,12 @@ class IdleHosts:
 
     busy: dict[str, int] = field(default_factory=dict)
     """Per cent of the busiest GPU, by host."""
+    rounds: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
+    """Of a host that has done nothing since: the file, and the steps reported in it, at each look."""
 
-    def feed(self, text: str) -> None:
-        """Take note of one line."""
+    def feed(self, line: LogLine, steps: int) -> None:
+        """Take note of one line; `steps`: that its file has reported before it."""
+        text = line.text
         if "til" not in text or (match := _UTILIZATION.search(text)) is None:
             return
         if match["before"].rstrip().lower().endswith("cpu"):
@@ -128,11 +133,15 @@ class IdleHosts:
         hosts = host_tokens(match["before"])
         if len(hosts) == 1 and (hosts[0] in self.busy or len(self.busy) < _MAX_HOSTS):
             figures = match["busy"].replace("%", "").replace(",", " ").split()
-            self.busy[hosts[0]] = max(map(int, figures))
+            busy = self.busy[hosts[0]] = max(map(int, figures))
+            looks = self.rounds.pop(hosts[0], [])
+            if busy == 0:
+                self.rounds[hosts[0]] = [*looks, (line.file, steps)][-_LOOKS:]
 
     def merge(self, other: IdleHosts) -> None:
         """Add what later files tell."""
         self.busy.update(other.busy)
+        self.rounds = {h: r for h, r in self.rounds.items() if h not in other.busy} | other.rounds
 
     def only_idle(self) -> str | None:
         """The one host that does nothing while all others are busy."""
@@ -140,3 +149,10 @@ class IdleHosts:
         others = [busy for busy in self.busy.values() if busy != 0]
         all_busy = len(self.busy) >= _MIN_HOSTS and min(others, default=0) >= _BUSY
         return idle[0] if len(idle) == 1 and all_busy else None
+
+    def idle_without_a_step(self, steps_in: Mapping[str, int]) -> str | None:
+        """The same, if it was so at several looks and the job has reported no step since the first."""
+        host = self.only_idle()
+        looks = self.rounds.get(host, []) if host is not None else []
+        still = all(steps_in.get(file, 0) == steps for file, steps in looks)
+        return host if len(looks) >= _LOOKS and still else None

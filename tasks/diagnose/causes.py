@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tasks.diagnose.findings import LINK, Finding
+from tasks.diagnose.lost_hosts import host_lost_beside
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.place import TIMEOUTS
 from tasks.diagnose.scan import Scan
@@ -18,6 +19,7 @@ _COMMUNICATION = ("NCCLRemoteError", "NCCLTimeoutError", "NetworkError")
 _OUTSIDE = ("S3StorageError", "ConnectionError", "DatasetLoadingError")
 _AGAIN_AND_AGAIN = 3
 _LINES_UNTIL_EFFECTS = 20
+_MANY_HOSTS = 3
 _OTHER_PROCESS = compile_pattern(
     r"Process (?P<pid>\d{1,9}) has (?P<size>[\d.]{1,12}) GiB memory in use"
 )
@@ -46,7 +48,12 @@ def _without_monitors_of_timeouts(scan: Scan) -> list[Finding]:
     ]
 
 
-def link_fault_beside(effect: Finding, scan: Scan) -> Finding | None:
+def behind_effect(effect: Finding, scan: Scan) -> Finding:
+    """What is told beside failed communication: a link that is down, a host that is gone; else the effect itself."""
+    return _link_fault_beside(effect, scan) or host_lost_beside(effect, scan) or effect
+
+
+def _link_fault_beside(effect: Finding, scan: Scan) -> Finding | None:
     """A link that went down shortly before communication failed: training may go on over others for a while.
 
     Else one that a check found down afterwards.
@@ -68,6 +75,8 @@ def amended(finding: Finding, scan: Scan) -> Finding:
         return replace(finding, action="fix_by_user")
     if finding.method == "exception" and finding.failure_class == "RuntimeError":
         return _led_to_by(finding, scan) or finding
+    if finding.method == LINK and _is_down_on_most_hosts(scan):
+        return replace(finding, node=None, action="restart_same_nodes")
     if finding.role == "effect" and finding.node is not None and _peers_differ(finding, scan):
         return replace(finding, node=None, action=None)
     return finding
@@ -102,6 +111,14 @@ def _is_held_by_a_foreign_process(finding: Finding, scan: Scan) -> bool:
     processes = scan.topology.by_pid
     all_known = scan.ranks <= set(processes.values())
     return all_known and int(match["pid"]) not in {pid for _, pid in processes}
+
+
+def _is_down_on_most_hosts(scan: Scan) -> bool:
+    """Whether links went down on so many hosts that what is between them is at fault."""
+    faults = [f for f in scan.findings if f.method == LINK and scan.survival.just_before_the_end(f)]
+    hosts = {scan.topology.named_in(f.line.text) for f in faults} - {None}
+    members = scan.topology.job_hosts or set(scan.topology.by_rank.values())
+    return len(hosts) >= _MANY_HOSTS and 2 * len(hosts) > len(members)
 
 
 def _is_on_one_of_several_hosts(finding: Finding, scan: Scan) -> bool:

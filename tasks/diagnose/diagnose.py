@@ -29,7 +29,7 @@ from tasks.diagnose.cancels import (
     OF_A_LOST_PEER,
     without_what_comes_of_a_cancel,
 )
-from tasks.diagnose.causes import amended, link_fault_beside, told_and_mentioned
+from tasks.diagnose.causes import amended, behind_effect, told_and_mentioned
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.deaths import (
     verdict_on_last_word,
@@ -217,7 +217,7 @@ def _from_effects(scan: Scan) -> Verdict | None:
     effects = without_what_comes_of_a_cancel(scan)
     others = [f for f in effects if f.method not in CANCELLED]
     if others:
-        return _of_finding(link_fault_beside(others[0], scan) or others[0], scan)
+        return _of_finding(behind_effect(others[0], scan), scan)
     if not effects:
         return None
     silence_s = scan.progress.silence_before(effects[0].line)

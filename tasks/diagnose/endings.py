@@ -45,7 +45,7 @@ def verdict_on_capture(scan: Scan) -> Verdict | None:
     """A job that still ran when its log was taken: silent for long, or as it should be."""
     capture = scan.progress.capture()
     if capture is None:
-        return _verdict_on_silent_end(scan)
+        return _verdict_on_silent_end(scan) or _verdict_on_watchers(scan)
     line, silence_s = capture
     if silence_s <= SILENCE_S:
         return make_verdict("NoFailure", method="still_running", confidence=0.8, evidence=[line])
@@ -61,13 +61,31 @@ def _verdict_on_silent_end(scan: Scan) -> Verdict | None:
     return hang(scan, f"training did nothing in the last {silence_s:.0f} s of its log", line)
 
 
-def hang(scan: Scan, said: str, line: LogLine) -> Verdict:
-    """A hang, with the rank that is behind if one is."""
+def _verdict_on_watchers(scan: Scan) -> Verdict | None:
+    """No error, no end, but somebody has looked: ranks that are behind, a host that does nothing for long."""
+    if scan.suspicious is not None or scan.survival.failed_exit() is not None:
+        return None
+    steps_in = scan.progress.steps_in
+    if (line := scan.watchers.ras.line) is not None and scan.watchers.ras.steps == steps_in[
+        line.file
+    ]:
+        return hang(scan, "NCCL's own report says which rank does not come", line, root=True)
+    if (idle := scan.idle_hosts.idle_without_a_step(steps_in)) is None:
+        return None
+    last = next(tail[-1] for tail in reversed(scan.progress.tails.values()))
+    return hang(
+        scan, f"{idle} does nothing while all others are busy, and no step is reported", last
+    )
+
+
+def hang(scan: Scan, said: str, line: LogLine, *, root: bool = False) -> Verdict:
+    """A hang, with the rank that is behind if one is; `root`: the line tells the cause."""
     ranks, node = who_is_missing(scan)
     return make_verdict(
         "Hang",
         method="silence",
         confidence=0.8,
+        root=line if root else None,
         rank=min(ranks) if len(ranks) == 1 else None,
         node=node,
         action="restart_exclude_node" if node else None,

@@ -29,6 +29,7 @@ from tasks.diagnose.scan import Scan
 from tasks.diagnose.sources import Source
 from tasks.diagnose.templates import Cache, shapes
 from tasks.diagnose.topology import may_tell_hosts
+from tasks.diagnose.watchers import may_tell_watchers
 
 _CACHE_BYTES = 32 << 20
 _DULL, _STEP, _ALONE, _BEGINS, _PLACE, _ONCE, _GREETING = range(7)
@@ -157,6 +158,8 @@ class FastScan:
         # Of links that went down it matters even when training went on for a while.
         if may_tell_hosts(body) or (finding is not None and finding.method == LINK):
             return _PLACE
+        if may_tell_watchers(line):
+            return _BEGINS if matched else _PLACE
         if matched:
             return _BEGINS
         if is_ending(body) or may_begin(body):

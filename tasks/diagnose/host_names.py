@@ -22,6 +22,8 @@ _VERSIONS_AND_UNITS = """
 version python torch nccl cudnn cu rocm bf fp float int uint adam utf sha md amd arm rev release build rtx tesla
 gib mib kib gb mb kb ms us ns tflops
 """
+_UNITS = frozenset(_VERSIONS_AND_UNITS.split())
+"""Names of several parts may begin so: gb-r2-t01."""
 _NO_STEMS = frozenset(f"{_PARTS_OF_A_HOST} {_RANKS_AND_WORK} {_VERSIONS_AND_UNITS}".split())
 _SHORT = re.compile(r"(?i)[abehlprstvx]\d{1,3}")
 """A GPU's model, a version, a rank."""
@@ -80,7 +82,9 @@ def may_name_host(name: str) -> bool:
     if _DEVICE.fullmatch(short) or _SHORT.fullmatch(short):
         return False
     stem = _STEM.match(short)
-    return stem is not None and stem[0].lower() not in _NO_STEMS
+    if stem is None or (stem[0].lower() in _UNITS and short.count("-") > 1):
+        return stem is not None
+    return stem[0].lower() not in _NO_STEMS
 
 
 def is_a_device(name: str) -> bool:

@@ -20,7 +20,7 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _RANK = compile_pattern(
-    r"(?i)(?:^|[^a-z0-9])(?P<what>(?:[a-z]+[_ ])?(?:rank|process)|r)[ =:#(\"']{0,4}(?P<key>\d{1,6})(?:[^\w.]|$)"
+    r"(?i)(?:^|[^a-z0-9])(?P<what>(?:[a-z]+[_ ])?(?:rank|process(?:_id|_index)?)|r)[ =:#(\"']{0,4}(?P<key>\d{1,6})(?:[^\w.]|$)"
 )
 NOT_OF_THE_JOB = ("local", "node", "group", "tp", "pp", "dp", "ep", "cp", "parallel", "eval")
 """Ranks within something smaller, or other than all processes."""
@@ -194,7 +194,10 @@ def _rank_in(line: LogLine) -> str | None:
 
 def _have_gone_on(others: set[str], last: list[str], host: str) -> bool:
     """Whether all others have written since the host's last line, and one more than a round of it."""
-    since = Counter(last[len(last) - last[::-1].index(host) :])
+    first, after = last.index(host), len(last) - last[::-1].index(host)
+    since = Counter(last[after:])
+    if after - first == last.count(host):
+        return False  # It wrote all in one go, as in a listing that goes from host to host.
     return all(since[other] for other in others) and max(since[o] for o in others) > 1
 
 

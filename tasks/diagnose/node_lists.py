@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tasks.diagnose.host_names import family_of
+from tasks.diagnose.patterns import compile_pattern
 
+_HEADER = compile_pattern(
+    r"(?i)(?:NODELIST=|node ?list:?\s+|\bnodes\s*:\s+|\bnode\(s\):\s+|\bhosts?\s*:\s+|hostnames |running on (?:host )?)"
+    r"(?P<list>[A-Za-z][\w.,\[\]-]*)"
+)
+_LIST = compile_pattern(
+    r"(?i)\b(?:nodes?|hosts?|allocation|allocated|nodelist|on)[:= ]+(?P<list>[a-z][\w.-]*\[\d[\d,-]*\][\w.,\[\]-]*)"
+)
+"""A list in Slurm's way, which is seldom of anything else."""
 _RANGE = re.compile(r"^(?P<stem>[^\[\]]*)\[(?P<ranges>[\d,-]+)\](?P<rest>.*)$")
 _SPAN = re.compile(r"(?P<low>\d{1,9})(?:-(?P<high>\d{1,9}))?")
 _TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -51,6 +60,14 @@ class NodeLists:
         self._left -= max(len(numbers), len(host) + len(text))
         self._tasks.add((host, text))
         return numbers
+
+
+def list_in(text: str) -> tuple[str, str] | None:
+    """A list of the job's nodes, and the rest of the line behind it."""
+    if not ("ost" in text or "ode" in text or "NODELIST" in text or "[" in text):
+        return None
+    match = _HEADER.search(text) or _LIST.search(text)
+    return None if match is None else (match["list"], text[match.end() :])
 
 
 def expand_hosts(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.host_names import only_name_in
 from tasks.diagnose.logs import writer_of
+from tasks.diagnose.lost_hosts import lost_host
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.topology import most_named
@@ -15,11 +16,15 @@ from tasks.diagnose.topology import most_named
 TIMEOUTS = ("nccl_timeout", "collective_timeout")
 _PROCESS = compile_pattern(r"(?:\bpid[=' ]+|[Kk]illed? process )(\d+)")
 _BUS = compile_pattern(r"PCI:([0-9a-fA-F:.]+)\)")
+_NAMES_ANOTHER = ("job_node_fail",)
+"""Rules whose lines name the batch host."""
 _OUT_OF_MEMORY = "Out Of Memory"
 
 
 def node_of(finding: Finding, scan: Scan) -> str | None:
     """Node of a fault that sits in a node; None for all others, and where nothing tells."""
+    if finding.failure_class == "DataloaderKilled" and finding.action == "fix_by_user":
+        return None  # The container's shared memory is too small, on whatever node.
     local = CLASSES[finding.failure_class].node_local or finding.action == "restart_exclude_node"
     if not local and not names_a_peer(finding, scan):
         return None
@@ -34,7 +39,10 @@ def node_of(finding: Finding, scan: Scan) -> str | None:
             return topology.host(other.node, None)
     if finding.failure_class == "CgroupOOM" and (host := topology.failed_task_host(_OUT_OF_MEMORY)):
         return host
-    if finding.method != "job_node_fail":
+    if finding.method in _NAMES_ANOTHER and (lost := lost_host(scan)) is not None:
+        return lost[0]
+    undecided = finding.failure_class == "Hang" and topology.names_several(finding.line.body)
+    if finding.method not in _NAMES_ANOTHER and not undecided:
         told = [finding, *(alike if finding.role == "decisive" else ())]
         hosts = (topology.named_in(other.line.body) for other in told)
         if (host := next((name for name in hosts if name is not None), None)) is not None:
@@ -83,10 +91,27 @@ def stuck_ranks(scan: Scan) -> set[int]:
 
 def who_is_missing(scan: Scan) -> tuple[set[int], str | None]:
     """Of a job that does nothing: the ranks that the others wait for, and the host, if they can be told."""
+    if (looked_at := _seen_by_watchers(scan)) is not None:
+        return looked_at
     ranks = stuck_ranks(scan) or scan.roll_call.missing(known_ranks(scan))
     if not ranks:
         return ranks, scan.idle_hosts.only_idle() or scan.topology.tables.silent_writer()
     return ranks, one_host(scan, ranks) or host_by_order(scan, ranks)
+
+
+def _seen_by_watchers(scan: Scan) -> tuple[set[int], str | None] | None:
+    """The same, by those who have looked at the processes of the job: NCCL's own service, somebody's debugger."""
+    ras, odd = scan.watchers.ras, scan.watchers.stacks.odd_one()
+    if ras.line is not None:
+        ranks, host = set(ras.nodes), scan.topology.host(ras.node, None)
+        return ranks, host or one_host(scan, ranks)
+    if odd is not None:
+        rank, host = odd
+        ranks = set() if rank is None else {rank}
+        return ranks, scan.topology.host(host, rank) or host_by_order(scan, ranks)
+    if (missing := scan.watchers.roll_calls.missing()) is not None:
+        return set(), missing[0]
+    return None
 
 
 def host_by_order(scan: Scan, ranks: set[int]) -> str | None:

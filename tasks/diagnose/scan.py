@@ -22,6 +22,7 @@ from tasks.diagnose.survival import Stream, StreamState, Survival
 from tasks.diagnose.timeline import Timeline
 from tasks.diagnose.topology import Topology
 from tasks.diagnose.torchrun import TorchrunReader
+from tasks.diagnose.watchers import Watchers
 
 _MAX_STREAMS = 32_768
 _MAX_ASIDES = 8
@@ -57,6 +58,7 @@ class Scan:
     timeline: Timeline = field(default_factory=Timeline)
     roll_call: RollCall = field(default_factory=RollCall)
     idle_hosts: IdleHosts = field(default_factory=IdleHosts)
+    watchers: Watchers = field(default_factory=Watchers)
     suspicious: LogLine | None = None
     """First line that speaks of an error and is otherwise unknown."""
     crashes: dict[int | None, LogLine] = field(default_factory=dict)
@@ -140,7 +142,9 @@ class Scan:
             self._note_life(line)
         self.topology.feed(line)
         self.roll_call.feed(line)
-        self.idle_hosts.feed(line.text)
+        steps = self.progress.steps_in[line.file]
+        self.idle_hosts.feed(line, steps)
+        self.watchers.feed(line, self.order, steps)
         if ("xit" in line.body or "task" in line.body or "ChildF" in line.body) and (
             _FAILED_EXIT.search(line.body)
         ):

@@ -15,7 +15,7 @@ from tasks.diagnose.host_mentions import NO_HOSTS, node_of_system_line
 from tasks.diagnose.host_names import is_a_device
 from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
-from tasks.diagnose.node_lists import NodeLists
+from tasks.diagnose.node_lists import NodeLists, list_in
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.pods import Pods, may_place_pod
 
@@ -52,9 +52,8 @@ _NO_NAMES = frozenset(
     ["rank", "addr", "ip", "eth", "ib", "ens", "enp", "eno", "bond", "hsn", "docker", "port"]
 )
 _TASK_HOST = compile_pattern(rf"error: (?P<host>{_NAME}): tasks? (?P<tasks>[\d,-]+): (?P<what>.*)")
-_HEADER = compile_pattern(
-    r"(?i)(?:NODELIST=|node ?list:?\s+|\bnodes\s*:\s+|\bnode\(s\):\s+|\bhosts?\s*:\s+|hostnames |running on (?:host )?)"
-    r"(?P<list>[A-Za-z][\w.,\[\]-]*)"
+_SERVICE = compile_pattern(
+    r"^(?:(?P<daemon>slurmstepd|slurmd)|bmc|ipmi|idrac|ilo|console|kubelet|raylet|mgmt)-(?P<host>[A-Za-z][\w.-]*)$"
 )
 _TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
 _ENDED_WITH_IT = ("Terminated", "Killed")
@@ -114,10 +113,8 @@ class Topology:
             self._note_pairs(text)
         if "error: " in text and (match := _TASK_HOST.search(text)):
             self._note_failed_task(match["host"], match["tasks"], match["what"])
-        if ("ost" in text or "ode" in text or "NODELIST" in text) and (
-            match := _HEADER.search(text)
-        ):
-            self._note_list(match["list"], text[match.end() :])
+        if (told := list_in(text)) is not None:
+            self._note_list(*told)
         if text.lstrip().startswith("host") and (match := _TORCHRUN_HOST.match(text)):
             self._add_host(match["host"])
 
@@ -249,14 +246,24 @@ class Topology:
         return self.by_rank.get(rank) if rank is not None else None
 
     def _without_service(self, name: str) -> str:
-        """Of what is called after a host, like its console, the host: console.gpu-7."""
+        """Of what is called after a host, like its console or a daemon on it, the host: console.gpu-7."""
         rest = name.partition(".")[2]
-        return rest if name not in self.hosts and rest in self.hosts else name
+        if name not in self.hosts and rest in self.hosts:
+            return rest
+        match = _SERVICE.match(name)
+        if match is None or name in self.job_hosts:
+            return name
+        return match["host"] if match["daemon"] or match["host"] in self.hosts else name
 
     def named_in(self, text: str) -> str | None:
         """The host that the line is about: as the system's log names it, else one that is known."""
         node = node_of_system_line(text, self.hosts)
         return self._without_service(node) if node else self._known_in(text)
+
+    def names_several(self, text: str) -> bool:
+        """Whether the line names more than one host that is known."""
+        known = {t for t in _TOKEN.findall(text) if t in self.hosts or t in self.by_address}
+        return len({self.by_address.get(name, name) for name in known}) > 1
 
     def writer_of(self, line: LogLine) -> str | None:
         """The host that a launcher has put before the line."""
@@ -292,7 +299,8 @@ def may_tell_hosts(body: str) -> bool:
         may_be_table(body)
         or tells_presence(body)
         or may_place_pod(body)
-        or any(p.search(body) for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, _HEADER, *_PAIRS))
+        or any(p.search(body) for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, *_PAIRS))
+        or list_in(body) is not None
         or _HOST_ADDRESS.search(body) is not None
         or ("NCCL" in body and (_NCCL_RANK.search(body) is not None or "Bootstrap" in body))
     )

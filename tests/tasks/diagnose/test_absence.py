@@ -53,7 +53,8 @@ def test_the_rank_that_did_not_write_what_all_others_wrote_last_is_missing() -> 
 def idle_of(utils: dict[str, str]) -> str | None:
     hosts = IdleHosts()
     for host, util in utils.items():
-        hosts.feed(f"[smi] 2025-10-01 13:32:00 {host} util={util} power=600W")
+        text = f"[smi] 2025-10-01 13:32:00 {host} util={util} power=600W"
+        hosts.feed(LogLine("a.log", 1, None, text, text), 0)
     return hosts.only_idle()
 
 

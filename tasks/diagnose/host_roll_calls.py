@@ -1,0 +1,89 @@
+"""Who is missing in a roll call of hosts: lines of one wording that list those which answered."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tasks.diagnose.host_names import family_of, host_tokens
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
+
+_CALL = compile_pattern(
+    r"(?i)\b(?:roll[ _-]?call|alive|present|answered|heard (?:from|of)|heartbeats?|responding|ready|online|up|members?)\b"
+)
+_NUMBERS = re.compile(r"\d+")
+_SHAPE_CHARS = 60
+_MIN_HOSTS = 3
+_MAX_SHAPES = 16
+_MAX_HOSTS = 20_000
+
+
+@dataclass
+class Calls:
+    """Roll calls of one wording."""
+
+    hosts: set[str] = field(default_factory=set)
+    """All that have ever answered."""
+    last: set[str] = field(default_factory=set)
+    first_short: LogLine | None = None
+    """The first of those, up to the last, in which the same hosts were missing."""
+
+
+@dataclass
+class HostRollCalls:
+    """Feed it lines; it knows who did not answer the last call."""
+
+    calls: dict[str, Calls] = field(default_factory=dict)
+    """By wording."""
+
+    def feed(self, line: LogLine) -> None:
+        """Take note of one line."""
+        if (found := _call_in(line)) is None:
+            return
+        shape, hosts = found
+        if shape not in self.calls and len(self.calls) >= _MAX_SHAPES:
+            return
+        self._note(self.calls.setdefault(shape, Calls()), hosts, line)
+
+    def _note(self, calls: Calls, hosts: set[str], line: LogLine | None) -> None:
+        missing = calls.hosts - calls.last
+        if len(calls.hosts) < _MAX_HOSTS:
+            calls.hosts |= hosts
+        calls.last = hosts
+        gone = calls.hosts - hosts
+        if not gone:
+            calls.first_short = None
+        elif gone != missing or calls.first_short is None:
+            calls.first_short = line
+
+    def merge(self, other: HostRollCalls) -> None:
+        """Add what later files tell."""
+        for shape, theirs in other.calls.items():
+            mine = self.calls.setdefault(shape, Calls())
+            mine.hosts |= theirs.hosts
+            self._note(mine, theirs.last, theirs.first_short)
+
+    def missing(self) -> tuple[str, LogLine] | None:
+        """The only host that has answered before and is missing at last, and the line where it first is."""
+        for calls in self.calls.values():
+            gone = calls.hosts - calls.last
+            if len(gone) == 1 and len(calls.last) >= _MIN_HOSTS and calls.first_short is not None:
+                return next(iter(gone)), calls.first_short
+        return None
+
+
+def is_roll_call(line: LogLine) -> bool:
+    """Whether the line may be one of a roll call."""
+    return _call_in(line) is not None
+
+
+def _call_in(line: LogLine) -> tuple[str, set[str]] | None:
+    text = line.text
+    if line.rank is not None or _CALL.search(text) is None:
+        return None
+    tokens = host_tokens(text)
+    if len(tokens) < _MIN_HOSTS or len({family_of(name) for name in tokens}) > 1:
+        return None
+    before = text[: text.index(tokens[0])]
+    return _NUMBERS.sub("#", before)[:_SHAPE_CHARS], set(tokens)

@@ -1,0 +1,101 @@
+"""Hosts that others say something is wrong with: not reached, drained, retired, without power.
+
+Where the scheduler says that a node failed and not which, or ranks only miss a peer, these tell it. A
+line counts if it names one host alone; which hosts are the job's, `topology.py` knows.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from tasks.diagnose.host_names import host_tokens
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
+
+_TROUBLE = compile_pattern(
+    r"(?i)\bno(?:t|n)?[ -]?respon(?:d|se|sive|ding)\b|\bunresponsive\b|\bun-?reachable\b|\bno route to host\b|"
+    r"\bhost is down\b|\btimed out on (?:send|recv)|\blost (?:contact|communication|power)\b|"
+    r"\b(?:setting|set|marked|marking|moved|state|is|went|now|put)\b.{0,80}\b(?:down|drain\w*|dead|offline|lost)\b|"
+    r"\bretire(?:d|ment)\b|\bpower(?:ed)?[ -](?:off|down|loss|lost|failure)\b|\bac lost\b|"
+    r"\bfail(?:ed|ing|s) \w*[ _]?check|\bhealth check .{0,20}fail|\bunhealthy\b|\bno heartbeat\b|"
+    r"\b(?:did|does|do) not (?:answer|respond|reply)\b|\bno (?:answer|reply)\b|"
+    r"\b(?:connection|connect|ssh|ping)\b.{0,60}\b(?:timed out|refused|failed)\b"
+)
+_INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
+"""A cloud's name for the machine behind a node."""
+_PASSED = compile_pattern(
+    r"(?i)\b(?:yesterday|days? ago|last (?:week|month)|other job|neighbour)\b"
+)
+_WORDS = (
+    "espon",
+    "reach",
+    "route",
+    "down",
+    "DOWN",
+    "imed out",
+    "lost",
+    "rain",
+    "RAIN",
+    "dead",
+    "etire",
+    "ower",
+    "check",
+    "nhealthy",
+    "heartbeat",
+    "nswer",
+    "reply",
+    "efused",
+    "ffline",
+)
+_MAX_HOSTS = 4096
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What was said last about a host, and when."""
+
+    line: LogLine
+    order: int
+    steps: int
+    """That its file had reported when it was said."""
+
+
+@dataclass
+class HostTroubles:
+    """Feed it lines; it holds the first and the last trouble that is told of each host."""
+
+    first: dict[str, Trouble] = field(default_factory=dict)
+    last: dict[str, Trouble] = field(default_factory=dict)
+
+    def feed(self, line: LogLine, order: int, steps: int) -> None:
+        """Take note of one line."""
+        host = _host_in_trouble(line)
+        if host is None or (host not in self.last and len(self.last) >= _MAX_HOSTS):
+            return
+        told = self.last[host] = Trouble(line, order, steps)
+        before = self.first.get(host)
+        # What training went on after is no part of what is told now.
+        if before is None or before.line.file != line.file or before.steps < steps:
+            self.first[host] = told
+
+    def merge(self, other: HostTroubles) -> None:
+        """Add what later files tell."""
+        self.first = {**other.first, **self.first}
+        self.last.update(other.last)
+
+
+def tells_trouble(line: LogLine) -> bool:
+    """Whether the line says that something is wrong with one host."""
+    return _host_in_trouble(line) is not None
+
+
+def _host_in_trouble(line: LogLine) -> str | None:
+    text = line.body
+    if line.rank is not None or "NCCL" in text or not any(word in text for word in _WORDS):
+        return None
+    if _TROUBLE.search(text) is None or _PASSED.search(text) is not None:
+        return None
+    tokens = set(host_tokens(text))
+    hosts = {name for name in tokens if _INSTANCE.fullmatch(name) is None} or tokens
+    return hosts.pop() if len(hosts) == 1 else None

@@ -1,0 +1,48 @@
+"""What people, launchers and tools say about a job's hosts and ranks beside its errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tasks.diagnose.dumped_stacks import DumpedStacks, tells_stack
+from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
+from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.ras_reports import RasReports
+
+
+@dataclass
+class Watchers:
+    """Feed them lines; each holds what it needs in bounded memory."""
+
+    stacks: DumpedStacks = field(default_factory=DumpedStacks)
+    ras: RasReports = field(default_factory=RasReports)
+    troubles: HostTroubles = field(default_factory=HostTroubles)
+    roll_calls: HostRollCalls = field(default_factory=HostRollCalls)
+
+    def feed(self, line: LogLine, order: int, steps: int) -> None:
+        """Take note of one line; `steps`: that its file has reported before it."""
+        self.stacks.feed(line)
+        self.ras.feed(line, steps)
+        self.troubles.feed(line, order, steps)
+        self.roll_calls.feed(line)
+
+    def merge(self, other: Watchers) -> None:
+        """Add what later files tell."""
+        self.stacks.merge(other.stacks)
+        self.ras.merge(other.ras)
+        self.troubles.merge(other.troubles)
+        self.roll_calls.merge(other.roll_calls)
+
+
+def may_tell_watchers(line: LogLine) -> bool:
+    """Whether the line may be of use to one of them."""
+    body = line.body
+    return (
+        tells_stack(body)
+        or "launched up to operation" in body
+        or "managed by process" in body
+        or "managing GPU" in body
+        or tells_trouble(line)
+        or is_roll_call(line)
+    )
