@@ -17,11 +17,10 @@ import yaml
 
 import configs
 from configs.errors import ConfigError
-from tasks.evaluate.task_files import read_task_file, why_unreadable
+from tasks.evaluate.task_files import files_below, read_task_file, why_unreadable
 from tasks.evaluate.unknown_tasks import unknown_task
 
 OWN_TASKS_DIR = Path(configs.__file__).parent / "tasks"
-_IGNORED_FOLDERS = {"__pycache__", ".ipynb_checkpoints"}
 _OF_A_GROUP = {"group", "group_alias", "task", "aggregate_metric_list", "metadata", "tag"}
 """Keys of a group that change nothing of its members."""
 _LONGEST_NAME = 80
@@ -193,8 +192,8 @@ def build_catalog(task_dirs: Iterable[Path], *, of_run: bool = True) -> Catalog:
             raise ConfigError(
                 f"evaluate.task_dirs (--task-dir): {folder} is not a folder of lm-eval YAML files"
             )
-        for path in sorted(folder.glob("**/*.yaml")):
-            if path.resolve() in seen or _IGNORED_FOLDERS.intersection(path.parts):
+        for path in files_below(folder):
+            if path.suffix != ".yaml" or path.resolve() in seen:
                 continue
             seen.add(path.resolve())
             _add_file(catalog, path)

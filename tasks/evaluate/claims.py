@@ -66,6 +66,10 @@ class Claim:
     made_at: float
 
 
+class DeadlyShardError(EvaluationError):
+    """Nobody should take the shard any more: too many have died of it."""
+
+
 class Claims:
     """One process's view of an evaluation's claims."""
 
@@ -100,7 +104,7 @@ class Claims:
                 return False
             deaths += holder is not None and holder.crew == self._holder.crew
             if deaths >= _DEATHS:
-                raise EvaluationError(
+                raise DeadlyShardError(
                     f"shard {shard} was the end of {deaths} workers: see what they said last"
                 )
         raise AssertionError("unreachable")

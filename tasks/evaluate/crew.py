@@ -16,13 +16,14 @@ from collections.abc import Collection
 from contextlib import ExitStack
 from types import TracebackType
 
-from configs.errors import EvaluationError
+from configs.errors import EXIT_OK, EvaluationError
 from configs.rundir import EvaluationDir
 from configs.schema import EvaluateConfig
 from tasks.evaluate.claims import this_process
 from tasks.evaluate.foreman import Foreman
+from tasks.evaluate.given_up import EXIT_BEGIN_AGAIN, why_given_up
 from tasks.evaluate.plan import EvaluationPlan, devices_of, name_on_node, worker_names
-from tasks.evaluate.responses import Pending
+from tasks.evaluate.responses import Pending, shards_answered
 from tasks.evaluate.stager import Stager
 from tasks.evaluate.times import Done, error_path, record
 
@@ -87,28 +88,27 @@ class Crew:
             self._send_go(process)
 
     def attend(self, pending: Pending) -> None:
-        """Wait until no shard is pending; workers and precursors that are killed meanwhile are replaced."""
+        """Wait until no shard is pending; workers and precursors that end meanwhile are replaced.
+
+        Errors of a worker that are not of a shard end all: they would come again.
+        """
         useless, last, next_look = 0, -1, time.monotonic() + _SURVEY_S
         while pending:
             ended = {name: p for name, p in self._workers.items() if p.poll() is not None}
-            killed = {name: p for name, p in ended.items() if p.returncode < 0}
-            for name, process in ended.items():
-                if process.returncode > 0:
+            lost = {name: p for name, p in ended.items() if p.returncode != EXIT_OK}
+            for name, process in lost.items():
+                if process.returncode > 0 and process.returncode != EXIT_BEGIN_AGAIN:
                     raise EvaluationError(self._what_it_said(name))
-            for name, process in killed.items():
-                _say(f"worker {name} was ended by signal {-process.returncode}")
-                count = pending.count()
+                _say(f"worker {name} {_what_ended(process.returncode)}")
+                count = len(shards_answered(self._evaluation))
                 useless, last = (useless + 1 if count == last else 1), count
             if useless > _USELESS_DEATHS * len(self._workers):
-                raise EvaluationError(
-                    "workers are killed again and again before they have answered anything: see the "
-                    "job's log; it may be the node's memory"
-                )
+                raise EvaluationError(self._why_useless())
             self._keep_staged()
-            for name in killed:
+            for name in lost:
                 self._restart(name)
-            if killed or time.monotonic() >= next_look:
-                self._follow_plan(killed)
+            if lost or time.monotonic() >= next_look:
+                self._follow_plan(lost)
                 next_look = time.monotonic() + _SURVEY_S
             time.sleep(_LOOK_S)
         self._let_workers_leave()
@@ -121,11 +121,11 @@ class Crew:
                 self._send_go(self._workers[name])
             self._without_model.clear()
 
-    def _follow_plan(self, killed: Collection[str]) -> None:
+    def _follow_plan(self, lost: Collection[str]) -> None:
         """Have the rest planned anew where that is due, and start workers that had left but are to do
         some of it."""
         assert self._foreman is not None
-        wanted = self._foreman.look([name_on_node(name) for name in killed])
+        wanted = self._foreman.look([name_on_node(name) for name in lost])
         for name, process in self._workers.items():
             if process.poll() == 0 and name_on_node(name) in wanted:
                 self._restart(name)
@@ -143,6 +143,16 @@ class Crew:
             self._send_go(self._workers[name])
         elif name not in self._without_model:
             self._without_model.append(name)
+
+    def _why_useless(self) -> str:
+        assert self._foreman is not None
+        shards = [shard for _, shard in self._foreman.plan.shards()]
+        if (said := why_given_up(self._evaluation, shards)) is not None:
+            return f"no task can be answered; {said}"
+        return (
+            "workers are killed again and again before they have answered anything: see the job's log; "
+            "it may be the node's memory"
+        )
 
     def _what_it_said(self, name: str) -> str:
         try:
@@ -177,6 +187,12 @@ def _start(argv: list[str], environment: dict[str, str]) -> subprocess.Popen[str
         env={**os.environ, **environment},
         text=True,
     )
+
+
+def _what_ended(exit_code: int) -> str:
+    if exit_code == EXIT_BEGIN_AGAIN:
+        return "could not answer a shard and is started anew"
+    return f"was ended by signal {-exit_code}"
 
 
 def _say(text: str) -> None:

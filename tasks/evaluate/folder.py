@@ -36,7 +36,7 @@ from tasks.evaluate.devices import check_gpus, visible_gpus
 from tasks.evaluate.holding import in_charge
 from tasks.evaluate.model_folder import check_model
 from tasks.evaluate.plan import config_of, current_plan, read_plan
-from tasks.evaluate.responses import Pending
+from tasks.evaluate.responses import Pending, failure_path
 from tasks.evaluate.staging import SHARED_MEMORY, clear_unused
 from tasks.evaluate.task_checks import check_tasks
 from tasks.evaluate.task_files import TaskFileError
@@ -212,9 +212,11 @@ def how_far(evaluation: EvaluationDir) -> str:
     shards = [shard for _, shard in plan.shards()]
     left = Pending(evaluation, shards).count()
     scored = len(list(evaluation.target_scores_dir.glob("*.json")))
+    failed = sum(1 for shard in shards if failure_path(evaluation, shard.name).is_file())
+    given_up = f", {failed} of the shards given up" if failed else ""
     return (
-        f"{len(shards) - left} of {len(shards)} shards answered, "
-        f"{scored} of {len(plan.targets)} tasks scored"
+        f"{len(shards) - left} of {len(shards)} shards {'done' if given_up else 'answered'}, "
+        f"{scored} of {len(plan.targets)} tasks scored{given_up}"
     )
 
 

@@ -30,7 +30,7 @@ class Foreman:
     def __init__(
         self, evaluation: EvaluationDir, plan: EvaluationPlan, config: EvaluateConfig, crew: Holder
     ) -> None:
-        self._evaluation, self._plan, self._crew = evaluation, plan, crew
+        self._evaluation, self.plan, self._crew = evaluation, plan, crew
         self._cpu_cores = config.scorers
         self._claims = Claims(evaluation.claims_dir, crew)
         self._roster = Roster(evaluation.claims_dir, self._claims)
@@ -51,7 +51,7 @@ class Foreman:
         again. Returns the workers that have shards to begin."""
         if not (left := self._left()[0]):
             return set()
-        live = read_live_plan(self._evaluation, self._plan)
+        live = read_live_plan(self._evaluation, self.plan)
         if restarted or self._why_anew(live, left) is not None:
             with file_lock(self._evaluation.path / _LOCK_NAME):
                 live = self._plan_anew(restarted)
@@ -60,7 +60,7 @@ class Foreman:
 
     def _plan_anew(self, restarted: Collection[str]) -> LivePlan | None:
         """Somebody may just have done it: what is the case is looked at again."""
-        live = read_live_plan(self._evaluation, self._plan)
+        live = read_live_plan(self._evaluation, self.plan)
         left, under_way = self._left()
         why = self._why_anew(live, left)
         if restarted:
@@ -69,7 +69,7 @@ class Foreman:
             return live
         times = read_times(self._evaluation)
         rest = Rest(
-            plan=self._plan,
+            plan=self.plan,
             left=left,
             under_way=under_way,
             scored=[t.name for t in times if t.kind == "score"],
@@ -90,7 +90,7 @@ class Foreman:
     def _left(self) -> tuple[list[str], dict[str, tuple[str, float]]]:
         """Shards that are to be begun; and those under way, with their workers and begins."""
         done = shards_done(self._evaluation)
-        pending = [shard.name for _, shard in self._plan.shards() if shard.name not in done]
+        pending = [shard.name for _, shard in self.plan.shards() if shard.name not in done]
         claims = self._claims.live(set(pending))
         under_way = {name: (c.holder.worker, c.made_at) for name, c in claims.items()}
         done = shards_done(self._evaluation)  # some may have become so while claims were read

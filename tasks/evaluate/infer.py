@@ -17,24 +17,16 @@ from pathlib import Path
 
 from configs.errors import EvaluationError
 from configs.files import file_lock
-from configs.records import Record
 from configs.rundir import EvaluationDir, read_record, write_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.command import run_command
 from tasks.evaluate.crew import Crew
 from tasks.evaluate.devices import check_backend
+from tasks.evaluate.given_up import try_again, why_given_up
 from tasks.evaluate.holding import at_work
 from tasks.evaluate.model_folder import check_model
 from tasks.evaluate.plan import EvaluationPlan, ShardPlan, config_of, current_plan
-from tasks.evaluate.responses import Pending
-
-
-class Inferred(Record):
-    """infer.json: all responses of the plan are there."""
-
-    plan_sha256: str
-    started_at: float
-    ended_at: float
+from tasks.evaluate.responses import Inferred, Pending
 
 
 def infer(evaluation: EvaluationDir, heldout_dir: Path) -> None:
@@ -42,6 +34,7 @@ def infer(evaluation: EvaluationDir, heldout_dir: Path) -> None:
     if not (evaluation.model_dir / "config.json").is_file():
         raise EvaluationError(f"{evaluation.model_dir} is no exported model: export it first")
     config, started_at = config_of(evaluation), time.time()
+    try_again(evaluation)
     plan = current_plan(config, evaluation)
     if plan is not None and not Pending(evaluation, _shards(plan)):
         _finish(evaluation, plan, started_at)
@@ -62,13 +55,16 @@ def infer(evaluation: EvaluationDir, heldout_dir: Path) -> None:
 
 
 def is_inferred(evaluation: EvaluationDir) -> bool:
-    """Whether all responses are there that the evaluation's config asks for, of the model that is there."""
+    """Whether all responses are there, none given up, that the evaluation's config asks for, of the model that is there."""
     known = read_record(evaluation.inferred_path, Inferred)
     if known is None or not evaluation.config_path.is_file():
         return False
     plan = current_plan(config_of(evaluation), evaluation)
     is_of_plan = plan is not None and known.plan_sha256 == plan.sha256()
-    return is_of_plan and plan is not None and not Pending(evaluation, _shards(plan))
+    if plan is None or not is_of_plan:
+        return False
+    shards = _shards(plan)
+    return not Pending(evaluation, shards) and why_given_up(evaluation, shards) is None
 
 
 def ensure_plan(

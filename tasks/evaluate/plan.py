@@ -21,6 +21,7 @@ from configs.schema import EvaluateConfig
 from tasks.evaluate import versions
 from tasks.evaluate.model_folder import model_identity
 from tasks.evaluate.schedule_types import Worker
+from tasks.evaluate.task_files import files_below
 
 # What decides when and where an evaluation runs, not what it asks or how the model answers.
 _SCHEDULING_KEYS = {
@@ -176,15 +177,13 @@ def inputs_sha256(
     """Hash of the config, of the users' task files, of which model it is, and of what answers: by default,
     the model that is there, and the packages that are installed."""
     values = config.model_dump(mode="json", exclude=_SCHEDULING_KEYS)
-    folders = [[_version(path) for path in _files(folder)] for folder in config.task_dirs]
+    folders = [
+        [_version(path) for path in files_below(folder) if path.is_file()]
+        for folder in config.task_dirs
+    ]
     answering = answering or answering_of(config)
     packages = [answering.lm_eval_version, answering.versions]
     return sha256_of_json([values, folders, model_sha256 or model_identity(evaluation), packages])
-
-
-def _files(folder: Path) -> list[Path]:
-    hidden = ("__pycache__", ".git")
-    return sorted(p for p in folder.rglob("*") if p.is_file() and not set(hidden) & set(p.parts))
 
 
 def _version(path: Path) -> list[str | int]:

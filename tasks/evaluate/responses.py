@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from configs.errors import EvaluationError
 from configs.files import write_text
+from configs.records import Record
 from configs.rundir import EvaluationDir
 from tasks.evaluate.plan import EvaluationPlan, ShardPlan
 
@@ -37,6 +38,14 @@ class ResponseRow(BaseModel):
     """Generated text, a log-likelihood, or one with whether the continuation is the greedy one."""
 
 
+class Inferred(Record):
+    """infer.json: all shards of the plan are done."""
+
+    plan_sha256: str
+    started_at: float
+    ended_at: float
+
+
 def shard_path(evaluation: EvaluationDir, shard: str) -> Path:
     """The file with a shard's responses."""
     return evaluation.responses_dir / f"{shard}.jsonl"
@@ -47,21 +56,38 @@ def unused_dir(evaluation: EvaluationDir) -> Path:
     return evaluation.responses_dir / "unused"
 
 
+def failure_path(evaluation: EvaluationDir, shard: str) -> Path:
+    """The file that says why a shard was given up (:mod:`tasks.evaluate.given_up`)."""
+    return evaluation.responses_dir / f"{shard}.failed"
+
+
 def is_done(evaluation: EvaluationDir, shard: ShardPlan) -> bool:
-    """Whether the shard's responses are there."""
-    return shard_path(evaluation, shard.name).is_file()
+    """Whether the shard's responses are there, or it was given up."""
+    return (
+        shard_path(evaluation, shard.name).is_file()
+        or failure_path(evaluation, shard.name).is_file()
+    )
 
 
 def shards_done(evaluation: EvaluationDir) -> set[str]:
+    """Names of all shards whose responses are there, or that were given up."""
+    return _named(evaluation, (".jsonl", ".failed"))
+
+
+def shards_answered(evaluation: EvaluationDir) -> set[str]:
     """Names of all shards whose responses are there."""
+    return _named(evaluation, (".jsonl",))
+
+
+def _named(evaluation: EvaluationDir, suffixes: tuple[str, ...]) -> set[str]:
     with suppress(FileNotFoundError), os.scandir(evaluation.responses_dir) as entries:
         names = [entry.name for entry in entries]
-        return {name.removesuffix(".jsonl") for name in names if name.endswith(".jsonl")}
+        return {name.rpartition(".")[0] for name in names if name.endswith(suffixes)}
     return set()
 
 
 class Pending:
-    """Shards that have no responses yet; asking again and again costs little, however many they are."""
+    """Shards that are not done yet; asking again and again costs little, however many they are."""
 
     def __init__(self, evaluation: EvaluationDir, shards: Iterable[ShardPlan]) -> None:
         self._evaluation = evaluation

@@ -20,6 +20,7 @@ from configs.records import Record, Score
 from configs.rundir import EvaluationDir, read_record, write_record
 from tasks.evaluate.catalog import file_name
 from tasks.evaluate.enumeration import Target, load_targets, one_line, pin_documents
+from tasks.evaluate.given_up import why_given_up
 from tasks.evaluate.harness import evaluate
 from tasks.evaluate.manifest import documents_path, read_documents
 from tasks.evaluate.plan import EvaluationPlan, read_plan
@@ -99,10 +100,12 @@ def score_target(
 ) -> TargetScores:
     """Score the target and write its file. `prepare` may change its tasks before."""
     started_at = time.time()
-    target, replay = _load(evaluation, plan, name)
     scores: list[Score] = []
     failure = None
     try:
+        if (said := why_given_up(evaluation, plan.shards_of(name))) is not None:
+            raise TargetError(said)
+        target, replay = _load(evaluation, plan, name)
         prepare(target)
         results = _evaluate(target, replay, plan)
         scores = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,23 @@ class TaskFileError(EvaluationError):
     """Tasks cannot be evaluated as their files are; a line for each mistake. Nothing was changed."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+_IGNORED_FOLDERS = frozenset(["__pycache__", ".git", ".ipynb_checkpoints"])
+
+
+def files_below(folder: Path) -> Iterator[Path]:
+    """All files that may be a task's, in an order of their own.
+
+    Not those of evaluations and runs whose folders lie among the tasks: they go on changing.
+    """
+    for where, folders, names in os.walk(folder):
+        is_run = "attempts" in folders and "config.yaml" in names
+        if is_run or "evaluation.json" in names:
+            folders.clear()
+            continue
+        folders[:] = sorted(set(folders) - _IGNORED_FOLDERS)
+        yield from (Path(where, name) for name in sorted(names))
 
 
 class FunctionTag(str):

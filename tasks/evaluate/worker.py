@@ -4,7 +4,8 @@
 
 It imports what it needs, then waits on standard input for one line of JSON (which model, which plan):
 staging and planning go on meanwhile. It takes shards as :mod:`tasks.evaluate.turns` says, and ends when
-none is left to begin, and with the crew that holds the other end of its standard input.
+none is left to begin, and with the crew that holds the other end of its standard input. A shard on which
+the backend raises ends it too: the next process begins with a clean device.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from configs.errors import EXIT_OK, EXIT_RUN_FAILED, EvaluationError
 from configs.files import write_text
 from configs.rundir import EvaluationDir
 from tasks.evaluate.backends import ask, import_backend, load_model
-from tasks.evaluate.claims import Claims, this_process
+from tasks.evaluate.claims import Claims, DeadlyShardError, this_process
 from tasks.evaluate.devices import slot
 from tasks.evaluate.enumeration import one_line
+from tasks.evaluate.given_up import EXIT_BEGIN_AGAIN, ShardError, give_up, note_failure
 from tasks.evaluate.manifest import read_requests, requests_path
 from tasks.evaluate.plan import EvaluationPlan, ShardPlan, TaskPlan, name_on_node, read_plan
 from tasks.evaluate.responses import is_done, shard_path, write_shard
@@ -33,8 +35,8 @@ from tasks.evaluate.turns import Turns
 from tasks.evaluate.versions import check_versions
 
 
-def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> None:
-    """Answer shards until none is left to take."""
+def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> bool:
+    """Answer shards until none is left to take; False: until one cannot be answered."""
     plan = read_plan(evaluation)
     check_versions(plan.answering.versions, plan.answering.backend)
     name = name_on_node(name)
@@ -43,11 +45,24 @@ def work(evaluation: EvaluationDir, name: str, crew: str, model_dir: Path) -> No
     model, time_s = load_and_record(evaluation, model_dir, plan, worker=name)
     _say(f"{name}: model loaded in {time_s:.1f} s")
     for task, shard in Turns(evaluation, plan, name):
-        # Done may have become true between a look and the claim: look again when it is ours.
-        if is_done(evaluation, shard) or not claims.take(shard.name) or is_done(evaluation, shard):
+        try:
+            # Done may have become true between a look and the claim: look again when it is ours.
+            if (
+                is_done(evaluation, shard)
+                or not claims.take(shard.name)
+                or is_done(evaluation, shard)
+            ):
+                continue
+            responses, time_s = answer_shard(evaluation, model, task, shard, worker=name)
+        except DeadlyShardError as error:
+            give_up(evaluation, plan, task, str(error))
             continue
-        responses, time_s = answer_shard(evaluation, model, task, shard, worker=name)
+        except ShardError as error:
+            traceback.print_exc()
+            note_failure(evaluation, plan, task, shard, str(error))
+            return False
         _say(f"{name}: {task.task}: {responses} responses in {time_s:.1f} s")
+    return True
 
 
 def load_and_record(
@@ -66,10 +81,16 @@ def load_and_record(
 def answer_shard(
     evaluation: EvaluationDir, model: Any, task: TaskPlan, shard: ShardPlan, *, worker: str
 ) -> tuple[int, float]:
-    """Ask what the shard holds, write the responses and the time; how many there are, and seconds."""
+    """Ask what the shard holds, write the responses and the time; how many there are, and seconds.
+
+    ShardError when the backend cannot answer it.
+    """
     started_at = time.time()
     rows = read_requests(requests_path(evaluation, task.file), shard.start_bytes, shard.stop_bytes)
-    responses = ask(model, [row.as_instance(task.task) for row in rows])
+    try:
+        responses = ask(model, [row.as_instance(task.task) for row in rows])
+    except Exception as error:
+        raise ShardError(one_line(error)) from error
     write_shard(shard_path(evaluation, shard.name), responses)
     done = Done(
         kind="shard",
@@ -92,14 +113,14 @@ def _main(evaluation_dir: Path, name: str, crew: str, backend: str) -> int:
             return EXIT_OK  # the crew has ended before there was anything to do
         threading.Thread(target=_end_with_crew, daemon=True).start()
         with slot(name_on_node(name)):
-            work(evaluation, name, crew, Path(json.loads(go)["model_dir"]))
+            model_dir = Path(json.loads(go)["model_dir"])
+            return EXIT_OK if work(evaluation, name, crew, model_dir) else EXIT_BEGIN_AGAIN
     except Exception as error:
         if not isinstance(error, EvaluationError) or error.__cause__ is not None:
             traceback.print_exc()
         sentence = str(error) if isinstance(error, EvaluationError) else one_line(error)
         write_text(error_path(evaluation, name), sentence + "\n")
         return EXIT_RUN_FAILED
-    return EXIT_OK
 
 
 def _end_with_crew() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,13 @@ import yaml
 from evaluation_setup import STEP, write_heldout, write_lines, write_user_tasks
 
 from configs.errors import EvaluationError
-from configs.rundir import RunDir
+from configs.rundir import EvaluationDir, RunDir, write_record
 from configs.schema import EvaluateConfig
 from tasks.evaluate.manifest import read_requests, requests_path
 from tasks.evaluate.plan import EvaluationPlan, current_plan, read_plan
+from tasks.evaluate.plan_wait import await_plan
 from tasks.evaluate.planning import make_plan
+from tasks.evaluate.responses import Inferred
 from tasks.evaluate.task_files import TaskFileError
 
 
@@ -196,3 +199,13 @@ def test_shards_never_cut_a_document_and_hold_one_type(run: RunDir) -> None:
     ]
     assert [[row.document for row in shard] for shard in rows] == [[n] * 3 for n in range(6)]
     assert {row.request_type for shard in rows for row in shard} == {"loglikelihood"}
+
+
+def test_a_plan_that_inference_ends_with_and_that_does_not_fit_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    evaluation = EvaluationDir(tmp_path, step=0)
+    later = Inferred(plan_sha256="", started_at=0.0, ended_at=time.time() + 60.0)
+    write_record(evaluation.inferred_path, later)
+    with pytest.raises(EvaluationError, match="changed after inference had planned"):
+        await_plan(EvaluateConfig(), evaluation)

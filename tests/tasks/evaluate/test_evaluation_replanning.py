@@ -14,12 +14,11 @@ from evaluation_setup import REPOSITORY, prepare_evaluation, stage_command, writ
 from test_inference_resume import done
 
 from configs.node import NODE_VARIABLE
-from configs.rundir import EvaluationDir, RunDir
+from configs.rundir import EvaluationDir, RunDir, read_record
 from tasks.evaluate.claims import Claims, this_process
-from tasks.evaluate.infer import Inferred, read_record
 from tasks.evaluate.live_plan import LivePlan, Rest, live_plan_path, plan_rest
 from tasks.evaluate.plan import Answering, EvaluationPlan, ShardPlan, TaskPlan, read_plan
-from tasks.evaluate.responses import read_responses
+from tasks.evaluate.responses import Inferred, read_responses
 from tasks.evaluate.schedule_types import Worker
 from tasks.evaluate.times import Done, read_times
 from tasks.evaluate.turns import Turns

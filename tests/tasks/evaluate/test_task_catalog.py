@@ -14,6 +14,7 @@ from configs.errors import ConfigError
 from configs.schema import EvaluateConfig
 from tasks.evaluate.catalog import build_catalog
 from tasks.evaluate.task_checks import check_tasks
+from tasks.evaluate.task_files import files_below
 
 PLAIN_TASK = "task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: data.jsonl}}\ntest_split: train\n"
 
@@ -179,3 +180,17 @@ def test_local_data_without_files_needs_no_network(tmp_path: Path, values: dict[
     text = "".join(f"{key}: {value}\n" for key, value in values.items())
     write(tmp_path, a=f"task: a\n{text}")
     check("a", dirs=[tmp_path])
+
+
+@pytest.mark.parametrize("marker", ["evaluation.json", "attempts/x config.yaml"])
+def test_evaluations_and_runs_among_the_tasks_are_none_of_them(tmp_path: Path, marker: str) -> None:
+    """Their files change while they are evaluated, and hold copies of tasks."""
+    (tmp_path / "a.yaml").write_text("task: a\n")
+    out = tmp_path / "out"
+    (out / "tasks" / "deeper").mkdir(parents=True)
+    (out / "tasks" / "000_a.yaml").write_text("task: a\n")
+    assert len(list(files_below(tmp_path))) == 2
+    for path in map(out.joinpath, marker.split()):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    assert list(files_below(tmp_path)) == [tmp_path / "a.yaml"]
