@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-WAIT_LIMIT_S = 120.0
+WAIT_LIMIT_S = 240.0
 
 
 def wait_until(

@@ -129,7 +129,7 @@ def measure_activations(configs: list[RunConfig]) -> list[int]:
     done = subprocess.run(
         [sys.executable, script, *(config.model_dump_json() for config in configs)],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return [int(size_bytes) for size_bytes in json.loads(done.stdout)]

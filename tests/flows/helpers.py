@@ -90,7 +90,7 @@ def tiny_config(folder: Path, **changes: Any) -> Path:
     return path
 
 
-def overland(*arguments: str | Path, timeout_s: float = 300) -> subprocess.CompletedProcess[str]:
+def overland(*arguments: str | Path, timeout_s: float = 550) -> subprocess.CompletedProcess[str]:
     """Run the command as a user does."""
     return subprocess.run(
         [sys.executable, "-m", "flows.cli", *map(str, arguments)],
@@ -115,7 +115,7 @@ def start_overland(*arguments: str | Path, log: Path) -> subprocess.Popen[bytes]
 
 def wait_for(condition: Callable[[], object], flow: subprocess.Popen[bytes], log: Path) -> None:
     """Wait until the condition holds, while the flow lives."""
-    deadline = time.monotonic() + 180
+    deadline = time.monotonic() + 400
     while not condition():
         assert time.monotonic() < deadline and flow.poll() is None, log.read_text()
         time.sleep(0.02)

@@ -130,7 +130,7 @@ def test_the_event_reaches_prefect_and_a_step_that_was_left_out_can_be_asked_for
     assert evaluate(run.path) == dict.fromkeys(STEPS[1:], True)
     with get_client(sync_client=True) as client:
         wanted = {"filter": {"event": {"name": ["overland.evaluation.regressed"]}}}
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 240
         while not (
             events := client.request("POST", "/events/filter", json=wanted).json()["events"]
         ):

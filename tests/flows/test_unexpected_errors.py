@@ -32,7 +32,7 @@ flows.cli.main()
 def run(tmp_path: Path, error: str) -> subprocess.CompletedProcess[str]:
     config = str(tiny_config(tmp_path))
     command = [sys.executable, "-c", COMMAND.format(error=error), "run", config, "--json"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 @pytest.fixture

@@ -237,7 +237,7 @@ def _start_prepare(corpus_file: Path, data_dir: Path) -> subprocess.Popen[bytes]
 
 def _kill_when_there_is(process: subprocess.Popen[bytes], run_path: Path, name: str) -> None:
     """Kill prepare itself, not its children, when a file of that name appears."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while not any(run_path.rglob(f"{name}*")):
         assert process.poll() is None, "prepare ended before it could be killed"
         assert time.monotonic() < deadline
@@ -247,7 +247,7 @@ def _kill_when_there_is(process: subprocess.Popen[bytes], run_path: Path, name: 
 
 
 def _wait_for_children_to_end(run_path: Path) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while left := [process for process in psutil.process_iter() if _is_marked(process, run_path)]:
         if time.monotonic() > deadline:
             for process in left:

@@ -73,7 +73,7 @@ def run_job(path: Path, how: str, *, timeout_s: float = 60.0) -> AttemptDir:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     with open(attempt.job_dir / "launcher.log", "wb") as log:
         ended = subprocess.run(
-            command, stdout=log, stderr=log, env=environment, check=False, timeout=120
+            command, stdout=log, stderr=log, env=environment, check=False, timeout=300
         )
     assert ended.returncode != 0
     return attempt

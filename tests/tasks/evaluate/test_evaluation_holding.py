@@ -74,7 +74,7 @@ def test_scoring_anew_leaves_alone_what_still_runs(inferred: EvaluationDir) -> N
     before = sorted(path.relative_to(inferred.path) for path in inferred.path.rglob("*"))
     with at_work(inferred):
         argv = [*stage_command("score", run), "--anew"]
-        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2
     assert "its jobs still run" in done.stderr
     after = {path.relative_to(inferred.path) for path in inferred.path.rglob("*")}

@@ -66,7 +66,7 @@ def test_scores_equal_simple_evaluate_and_need_no_torch(
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=500,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -101,7 +101,7 @@ def test_scoring_anew_needs_no_model_and_says_whose_answers_they_are(
     run = RunDir(inferred.path.parent.parent)
     shutil.copytree(all_kinds_run.heldout_dir, run.heldout_dir)
     argv = [*stage_command("score", run), "--anew"]
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     plan = read_plan(inferred)
     scores = inferred.scores()
@@ -110,7 +110,7 @@ def test_scoring_anew_needs_no_model_and_says_whose_answers_they_are(
     assert current_plan(config_of(inferred), inferred) is None
     config = config_of(inferred).model_copy(update={"batch_size": 4})
     inferred.config_path.write_text(config.model_dump_json())
-    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=500)
     assert "otherwise than when it answered" in done.stderr
     assert read_plan(inferred) == plan
 

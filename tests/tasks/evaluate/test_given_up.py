@@ -105,7 +105,7 @@ def test_a_task_that_the_model_cannot_answer_costs_its_own_scores(
     ]
     options = ["--task-dir", str(tmp_path), "--out", str(out), "--workers", "1", "--json"]
     done = subprocess.run(
-        [*command, *options], cwd=REPOSITORY, capture_output=True, text=True, timeout=300
+        [*command, *options], cwd=REPOSITORY, capture_output=True, text=True, timeout=500
     )
     assert done.returncode == 1, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)

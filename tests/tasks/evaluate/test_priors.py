@@ -100,7 +100,7 @@ def test_writers_at_the_same_time_lose_nothing(tmp_path: Path) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", script, str(path), f"task{at}"]) for at in range(4)
     ]
-    assert [writer.wait(timeout=120) for writer in writers] == [0] * 4
+    assert [writer.wait(timeout=300) for writer in writers] == [0] * 4
     with sqlite3.connect(path) as connection:
         rows = connection.execute("SELECT task, count(*) FROM measured GROUP BY task").fetchall()
     assert sorted(rows) == [(f"task{at}", 10) for at in range(4)]

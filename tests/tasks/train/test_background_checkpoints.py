@@ -233,7 +233,7 @@ def test_memory_that_does_not_fit_is_refused_with_numbers(new_run: NewRun) -> No
 
 def strike_writer(run: RunDir, number: signal.Signals, struck: list[int]) -> None:
     """Send a signal to rank 0's writer once the first snapshot is there."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     snapshot = rank_folder(run.path, 0)
     while not list(snapshot.glob("buffer_?.json")) and time.monotonic() < deadline:
         time.sleep(0.01)

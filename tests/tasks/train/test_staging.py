@@ -238,7 +238,7 @@ def commit_model(run: RunDir, files: dict[str, bytes], storage: str | None) -> N
 def export(run: RunDir) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tasks.train.export", str(run.path), "10"],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 
