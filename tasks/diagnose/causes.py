@@ -14,6 +14,7 @@ from tasks.diagnose.scan import Scan
 _MONITORED = "hang_noticed"
 _GPU_LOST = "xid_gpu_lost"
 _GPU_MEMORY = "gpu_out_of_memory"
+_PORT_TAKEN = "network_port_taken"
 _NO_DRIVER = "driver_library"
 _COMMUNICATION = ("NCCLRemoteError", "NCCLTimeoutError", "NetworkError")
 _OUTSIDE = ("S3StorageError", "ConnectionError", "DatasetLoadingError")
@@ -28,7 +29,7 @@ _THIS_PROCESS = compile_pattern(r"this process has (?P<size>[\d.]{1,12}) GiB mem
 
 def told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
     """Causes, apart from exceptions that a line mentions long before anything else goes wrong."""
-    causes = _without_monitors_of_timeouts(scan)
+    causes = [f for f in _without_monitors_of_timeouts(scan) if not _is_left_over(f, scan)]
     told = [f for f in causes if not f.in_passing]
     mentioned = [f for f in causes if f.in_passing]
     if told:
@@ -37,6 +38,15 @@ def told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
     # By the condition both times: of thousands, to look each up in the other list takes minutes.
     near = [f for f in mentioned if first - f.order <= _LINES_UNTIL_EFFECTS]
     return near, [f for f in mentioned if first - f.order > _LINES_UNTIL_EFFECTS]
+
+
+def _is_left_over(cause: Finding, scan: Scan) -> bool:
+    """Whether a port is taken by what is left of the same job: it had trained before, and lost its peers."""
+    if cause.method != _PORT_TAKEN or not cause.steps_before + cause.reports_before:
+        return False
+    return any(
+        f.order < cause.order and f.failure_class in _COMMUNICATION for f in scan.fatal("effect")
+    )
 
 
 def _without_monitors_of_timeouts(scan: Scan) -> list[Finding]:
@@ -108,6 +118,8 @@ def _is_held_by_a_foreign_process(finding: Finding, scan: Scan) -> bool:
     this = _THIS_PROCESS.search(finding.line.body)
     if match is None or this is None or float(match["size"]) <= float(this["size"]):
         return False
+    if int(match["pid"]) in scan.watchers.gpu_strangers.pids:
+        return True
     processes = scan.topology.by_pid
     all_known = scan.ranks <= set(processes.values())
     return all_known and int(match["pid"]) not in {pid for _, pid in processes}

@@ -11,7 +11,7 @@ from tasks.diagnose.patterns import compile_pattern
 
 _WORDS = (
     r"(?:\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|caught|retrying|retry \d+|re-?trying in|falling back|fall back|"
-    r"restarted|rebuilding|cache miss|will (?:re)?try|retry loop|no action needed|non-critical|"
+    r"restarted|rebuilding|not (?:needed|required)|warn(?:ing)?[ _]and[ _]continu\w+|cache miss|will (?:re)?try|retry loop|no action needed|non-critical|"
     r"thrown while requesting|does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re|"
     r"retry in|probing with|(?:counted|scored|treated) as (?:a )?(?:failed|wrong|incorrect|miss\w*|0)|scored 0)\b|\w disabled\)|\(expected\)|"
     r"(?:->|=>|→|;) ?(?:now )?(?:using|writing|reading|saving|loading|trying|falling)\b)"
@@ -52,6 +52,8 @@ _SOMETHING_WRONG = compile_pattern(
 _ERROR_LEVEL = compile_pattern(r"\b(?:ERROR|FATAL|CRITICAL)\b")
 _WATCHDOG = "ProcessGroupNCCL"
 """It tells of other ranks that it has "caught" their time-outs."""
+_OBJECT = compile_pattern(r"(?P<name>[a-z][a-z0-9]{1,9}://[\w./%+-]{4,400}\w)")
+_LEFT_OUT = compile_pattern(r"(?i)\b(?:skip|ignor|continu|discard|dropp)\w*")
 _LINES_LOOKED_AT = 2
 
 
@@ -86,6 +88,8 @@ class HandledErrors:
     """Of the traceback that is being read: the line before it says that it does not matter."""
     last: Finding | None = None
     """The newest error that may still be said to be dealt with."""
+    _object: tuple[str, int] | None = None
+    """What the newest error that was dealt with is about, and the line."""
     _before: LogLine | None = None
     _outside: bool = True
     _looked_at: int = 0
@@ -99,6 +103,17 @@ class HandledErrors:
     def in_helper_thread(self) -> bool:
         """Whether the line before the traceback says that a library's own thread has raised it."""
         return self._before is not None and _HELPER_THREAD.search(self._before.body) is not None
+
+    def note(self, line: LogLine) -> None:
+        """The line says of its own error that it was dealt with; of what is tried again, the next may be the last."""
+        match = _OBJECT.search(line.body) if _LEFT_OUT.search(line.body) else None
+        self._object = None if match is None else (match["name"], line.number)
+
+    def is_about_the_same(self, line: LogLine) -> bool:
+        """Whether the line, right after one that says that its error was dealt with, is about the same object."""
+        if self._object is None or line.number - self._object[1] > _LINES_LOOKED_AT:
+            return False
+        return self._object[0] in line.body
 
     def inside(self, line: LogLine) -> None:
         """A line of a traceback."""

@@ -31,6 +31,9 @@ _FIRST_RANK = compile_pattern(
 _EACH = compile_pattern(
     r"(?i)\b(?P<key>\d{1,3}) (?:procs?|process(?:es)?|gpus?|ranks|slots|workers)(?: each| per (?:node|host)|/(?:node|host))"
 )
+_MAP_NODE = compile_pattern(r"^\s*Data for node: (?P<host>[A-Za-z][\w.-]*)")
+_MAP_RANK = compile_pattern(r"\bProcess rank: (?P<rank>\d{1,6})\b")
+"""Of mpirun's --display-map."""
 _WORD = re.compile(r"[A-Za-z][\w-]{1,62}(?:\.[\w-]{1,62}){0,8}")
 _BETWEEN = re.compile(r"(?:=[\d.]+|\([\d.]+\)|:\d+)?[\s,;|]+")
 _MAX_HOSTS = 20_000
@@ -54,6 +57,9 @@ class HostLists:
     """Hosts by their first rank."""
     each: int | None = None
     """Processes of a host."""
+    mapped: dict[int, str] = field(default_factory=dict)
+    """Hosts by rank, as mpirun's map has them."""
+    _map_node: str | None = None
     _bare: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     """Names that stand alone in a line, by family."""
     _seen: set[tuple[int, int]] = field(default_factory=set)
@@ -63,9 +69,14 @@ class HostLists:
 
     def feed(self, text: str, label: str | None) -> None:
         """Take note of what the line may tell. `label`: the host that a launcher has put before it."""
-        if max(len(self.hosts), len(self.slots), len(self.ranges)) >= _MAX_HOSTS:
+        if max(len(self.hosts), len(self.slots), len(self.ranges), len(self.mapped)) >= _MAX_HOSTS:
             return
         lower = text.lower()
+        if "data for node" in lower and (match := _MAP_NODE.match(text)):
+            self._map_node = match["host"]
+        if self._map_node and "Process rank" in text and (match := _MAP_RANK.search(text)):
+            self.mapped.setdefault(int(match["rank"]), self._map_node)
+            return
         if "rank" in lower:
             self._note_ranges(text, label)
             self._note_start(text, label)
@@ -155,12 +166,15 @@ class HostLists:
         }  # in this order, the own counts first
         self.ranges = {**other.ranges, **self.ranges}
         self.starts = {**other.starts, **self.starts}
+        self.mapped = {**other.mapped, **self.mapped}
         self.each = other.each or self.each
         for family, names in other._bare.items():
             self._note_bare(family, names)
 
     def by_rank(self) -> dict[int, str]:
         """Hosts by rank, as lines name ranks."""
+        if self.mapped:
+            return self.mapped
         if len(set(self.ranges.values())) > 1:
             return self.ranges
         return filled(self.starts, self.each)
@@ -183,6 +197,8 @@ def may_be_list(text: str) -> bool:
     alone = text.strip()
     return (
         any(pattern.search(text) for pattern in telling)
+        or _MAP_NODE.match(text) is not None
+        or _MAP_RANK.search(text) is not None
         or (len(alone) < _MAX_ALONE_CHARS and _WORD.fullmatch(alone) is not None)
         or len(_row_of_names(text)) > 1
         or len(_SPAN_OF_HOST.findall(text)) > 1

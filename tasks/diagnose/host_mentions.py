@@ -17,6 +17,11 @@ _SYSTEM_LINES = (
         rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
     ),
     compile_pattern(rf"^\[?(?P<node>{_NAME})(?:\]|:) (?:\[ *\d+\.\d+\] |NVRM: )"),
+    compile_pattern(
+        rf"^\[ *\d+\.\d{{3,9}}\] (?P<node>{_NAME}) (?:mlx\d_core|NVRM:|nvme|pcieport|EDAC|mce:|XFS|EXT4-fs|INFO:|"
+        r"watchdog:|BUG:|\w+ invoked|Out of memory|Memory cgroup|oom-kill|nvidia)"
+    ),
+    compile_pattern(rf"(?i)\bhost(?:_?name)?=\"(?P<node>{_NAME})\""),
     compile_pattern(rf"\b(?:kernel|kubelet) (?P<node>{_NAME}): "),
     compile_pattern(r"(?:^|\s)[a-z][\w-]*\[(?P<node>[A-Za-z][\w.]*-[\w.-]*)\]: "),
     compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),

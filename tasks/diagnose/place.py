@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from tasks.diagnose.classes import CLASSES
@@ -11,18 +12,25 @@ from tasks.diagnose.logs import writer_of
 from tasks.diagnose.lost_hosts import lost_host
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.scan import Scan
-from tasks.diagnose.topology import most_named
 
 TIMEOUTS = ("nccl_timeout", "collective_timeout")
 _PROCESS = compile_pattern(r"(?:\bpid[=' ]+|[Kk]illed? process )(\d+)")
 _BUS = compile_pattern(r"PCI:([0-9a-fA-F:.]+)\)")
 _NAMES_ANOTHER = ("job_node_fail",)
 """Rules whose lines name the batch host."""
+_COUNTED = ("NVLinkError", "ECCError", "NetworkError")
+"""Faults that devices count."""
 _OUT_OF_MEMORY = "Out Of Memory"
 
 
 def node_of(finding: Finding, scan: Scan) -> str | None:
     """Node of a fault that sits in a node; None for all others, and where nothing tells."""
+    name = _name_of_node(finding, scan)
+    return None if name is None else scan.topology.host(name, None)
+
+
+def _name_of_node(finding: Finding, scan: Scan) -> str | None:
+    """The same, which may be an address of it, or a pod that it runs."""
     if finding.failure_class == "DataloaderKilled" and finding.action == "fix_by_user":
         return None  # The container's shared memory is too small, on whatever node.
     local = CLASSES[finding.failure_class].node_local or finding.action == "restart_exclude_node"
@@ -31,12 +39,12 @@ def node_of(finding: Finding, scan: Scan) -> str | None:
     topology = scan.topology
     alike = [f for f in scan.fatal(finding.role) if f.failure_class == finding.failure_class]
     same = [f for f in alike if f.method == finding.method]
-    named = most_named([f.node for f in same if f.node is not None])
+    named = _most_named([f.node for f in same if f.node is not None])
     if finding.role == "effect" and named is not None:
-        return topology.host(named, None)
+        return named
     for other in (finding, *(alike if finding.role == "decisive" else same)):
         if other.node is not None:
-            return topology.host(other.node, None)
+            return other.node
     if finding.failure_class == "CgroupOOM" and (host := topology.failed_task_host(_OUT_OF_MEMORY)):
         return host
     if finding.method in _NAMES_ANOTHER and (lost := lost_host(scan)) is not None:
@@ -51,9 +59,16 @@ def node_of(finding: Finding, scan: Scan) -> str | None:
         if writer is not None:
             return writer
         if finding.role == "decisive" and (host := only_name_in(finding.line.text)) is not None:
-            return topology.host(host, None)
+            return host
+    if finding.failure_class in _COUNTED and (host := scan.watchers.counters.only_host()):
+        return host
     rank = rank_of(finding, scan)
     return topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
+
+
+def _most_named(hosts: list[str]) -> str | None:
+    """The name that comes most often, the first of several."""
+    return Counter(hosts).most_common(1)[0][0] if hosts else None
 
 
 def names_a_peer(finding: Finding, scan: Scan) -> bool:

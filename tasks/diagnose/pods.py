@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tasks.diagnose.host_names import family_of, may_name_host
 from tasks.diagnose.patterns import compile_pattern
 
 _NAME = compile_pattern(r"^Name: +(?P<name>[\w.-]+)\s*$")
@@ -14,6 +15,12 @@ _PLACED = compile_pattern(
     r"(?i)\bpod[ /](?P<pod>[\w.-]+)(?: \w+)? (?:on|to|->|@) (?:node )?(?P<node>[\w.-]*\w)|"
     r"(?i)successfully assigned (?:[\w.-]+/)?(?P<assigned>[\w.-]+) to (?P<to>[\w.-]*\w)"
 )
+_PAIR = compile_pattern(
+    r"(?:^|[\s,;(\[])(?P<pod>[a-z][\w.-]*\d) ?(?:on|->|=>|@) ?(?:node )?(?P<node>[a-z][\w.-]*\d)\b"
+)
+_JOINS = (" on ", "->", "=>", "@")
+_MIN_COMMON_CHARS = 3
+_MAX_PAIRS = 256
 _MAX_PODS = 20_000
 
 
@@ -34,6 +41,9 @@ class Pods:
             self._file, self._name, self.described = file, None, None
         if "pod" in text or "Pod" in text or "assigned" in text:
             self._note_placed(text)
+        if any(word in text for word in _JOINS):
+            for pod, node in _pairs_in(text):
+                self._place(pod, node)
         if self._name is None:
             self._begin(text)
         elif _OF_LISTING.match(text) is None or text.startswith("Name:"):
@@ -56,6 +66,21 @@ class Pods:
             self.nodes.setdefault(pod, node)
 
 
+def _pairs_in(text: str) -> list[tuple[str, str]]:
+    """Of a row of pods and their nodes: pods of one job begin alike, and nodes are of one family."""
+    found: list[tuple[str, str]] = []
+    while len(found) < _MAX_PAIRS and (match := _PAIR.search(text)) is not None:
+        found.append((match["pod"], match["node"]))
+        text = text[match.end() :]
+    if len({pod for pod, _ in found}) < 2 or len({family_of(node) for _, node in found}) > 1:
+        return []
+    alike = len({pod[:_MIN_COMMON_CHARS] for pod, _ in found}) == 1
+    other = family_of(found[0][1]) not in {family_of(pod) for pod, _ in found}
+    return found if alike and other and all(may_name_host(node) for _, node in found) else []
+
+
 def may_place_pod(body: str) -> bool:
     """Whether the line may say where a pod is."""
+    if any(word in body for word in _JOINS) and _pairs_in(body):
+        return True
     return any(pattern.search(body) is not None for pattern in (_NAME, _NODE, _PLACED))

@@ -223,7 +223,10 @@ class Scan:
         if finding is not None:
             self.collectives.feed(line)
             handled = says_handled if finding.role == "cause" else says_passing
-            if handled(line.body) or self._is_known(line):
+            said = handled(line.body)
+            if said:
+                stream.handled.note(line)
+            if said or self._is_known(line) or stream.handled.is_about_the_same(line):
                 self._set_aside(finding)
             else:
                 self._keep(finding, key)
@@ -296,11 +299,14 @@ class Scan:
             self.torchrun.forget(self.survival.restarts.is_past)
 
     def _keep(self, finding: Finding, key: Stream) -> None:
-        stream = self.streams[key]
+        stream, node = self.streams[key], finding.node
+        if node is None and finding.role != "effect":
+            node = self.watchers.ray_tasks.address_of(finding.line)
         self._note_life(finding.line)
         self.survival.restarts.note_end(finding.line, finding)
         finding = replace(
             finding,
+            node=node,
             steps_before=stream.steps,
             reports_before=self.progress.reports,
             lines_before=stream.lines,

@@ -235,8 +235,17 @@ class Topology:
         # Where srun starts a task for each rank, there are several on a host.
         tasks = self._host_of_task
         of_srun = tasks if len(set(tasks.values())) < len(tasks) else {}
+        self._note_containers()
         self.by_rank = {**of_srun, **told, **(of_tasks if one_each else {}), **self.by_rank}
         self.hosts |= {*self.by_address.values(), *self.tables.labelled()}
+
+    def _note_containers(self) -> None:
+        """What calls itself otherwise than mpirun's map of its rank is a container there."""
+        mapped = self.tables.lists.mapped
+        nodes = set(mapped.values())
+        for rank, host in self.by_rank.items():
+            if rank in mapped and host not in nodes and host.partition(".")[0] not in nodes:
+                self.pods.nodes.setdefault(host, mapped[rank])
 
     def host(self, node: str | None, rank: int | None) -> str | None:
         """Host of a name or address, else of a rank."""
@@ -247,9 +256,11 @@ class Topology:
 
     def _without_service(self, name: str) -> str:
         """Of what is called after a host, like its console or a daemon on it, the host: console.gpu-7."""
-        rest = name.partition(".")[2]
+        short, _, rest = name.partition(".")
         if name not in self.hosts and rest in self.hosts:
             return rest
+        if rest and short in self.job_hosts:
+            return short
         match = _SERVICE.match(name)
         if match is None or name in self.job_hosts:
             return name
@@ -304,8 +315,3 @@ def may_tell_hosts(body: str) -> bool:
         or _HOST_ADDRESS.search(body) is not None
         or ("NCCL" in body and (_NCCL_RANK.search(body) is not None or "Bootstrap" in body))
     )
-
-
-def most_named(hosts: list[str]) -> str | None:
-    """The name that comes most often, the first of several."""
-    return Counter(hosts).most_common(1)[0][0] if hosts else None

@@ -132,6 +132,9 @@ class TorchrunReader:
     def own_deaths(self) -> list[RankFailure]:
         """Workers that torchrun did not end itself, the one it saw first in front."""
         own = [f for pid, f in self.failures.items() if pid not in self.ended_by_torchrun]
+        if any(f.first and f.exit_code > 0 for f in own):
+            # What is told to end after another has failed by itself is ended for that.
+            own = [f for f in own if f.signal_name != "SIGTERM"]
         return sorted(own, key=lambda f: (not f.first, f.line.number))
 
     def _note_field(self, match: Match, line: LogLine) -> None:

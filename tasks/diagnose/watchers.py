@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tasks.diagnose.dumped_stacks import DumpedStacks, tells_stack
+from tasks.diagnose.gpu_strangers import GpuStrangers, tells_of_gpu_process
 from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
 from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.moved_counters import MovedCounters, tells_counters
 from tasks.diagnose.ras_reports import RasReports
+from tasks.diagnose.ray_tasks import RayTasks
 
 
 @dataclass
@@ -19,6 +22,9 @@ class Watchers:
     ras: RasReports = field(default_factory=RasReports)
     troubles: HostTroubles = field(default_factory=HostTroubles)
     roll_calls: HostRollCalls = field(default_factory=HostRollCalls)
+    counters: MovedCounters = field(default_factory=MovedCounters)
+    gpu_strangers: GpuStrangers = field(default_factory=GpuStrangers)
+    ray_tasks: RayTasks = field(default_factory=RayTasks)
 
     def feed(self, line: LogLine, order: int, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -26,6 +32,9 @@ class Watchers:
         self.ras.feed(line, steps)
         self.troubles.feed(line, order, steps)
         self.roll_calls.feed(line)
+        self.counters.feed(line)
+        self.gpu_strangers.feed(line, steps)
+        self.ray_tasks.feed(line)
 
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
@@ -33,6 +42,8 @@ class Watchers:
         self.ras.merge(other.ras)
         self.troubles.merge(other.troubles)
         self.roll_calls.merge(other.roll_calls)
+        self.counters.merge(other.counters)
+        self.gpu_strangers.merge(other.gpu_strangers)
 
 
 def may_tell_watchers(line: LogLine) -> bool:
@@ -43,6 +54,9 @@ def may_tell_watchers(line: LogLine) -> bool:
         or "launched up to operation" in body
         or "managed by process" in body
         or "managing GPU" in body
+        or tells_counters(body)
+        or tells_of_gpu_process(body)
+        or "ray::" in body
         or tells_trouble(line)
         or is_roll_call(line)
     )

@@ -90,3 +90,28 @@ def test_a_job_that_saves_and_leaves_when_it_is_preempted_has_not_finished(tmp_p
     notice = "slurmstepd: error: *** STEP 8.0 ON gpu-0 CANCELLED AT 2025-01-01T10:30:00 DUE TO PREEMPTION ***"
     verdict = verdict_on(tmp_path, [*STEPS, notice, "saved", "train exit status: 0"])
     assert (verdict.failure_class, verdict.action) == ("SlurmPreempted", "resubmit_later")
+
+
+def test_a_port_that_the_same_job_still_holds_is_no_cause(tmp_path: Path) -> None:
+    taken = (
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
+        "address. port: 29500, code: -98, name: EADDRINUSE, message: address already in use"
+    )
+    lost = "[rank1]: ncclRemoteError: A call failed possibly due to a network error"
+    kernel = "[198542.853543] gpu-3 mlx5_core 0000:5e:00.0: device's health compromised - reached miss count"
+    again = verdict_on(tmp_path, [*PLACES, *STEPS, kernel, lost, "## automatic restart", taken])
+    assert (again.failure_class, again.faulty_node) == ("NetworkError", "gpu-3")
+    assert again.action == "restart_exclude_node"
+    first = verdict_on(tmp_path, [*PLACES, lost, taken])
+    assert (first.failure_class, first.action) == ("NetworkError", "fix_by_user")
+
+
+def test_memory_that_was_held_before_the_job_began_is_a_strangers(tmp_path: Path) -> None:
+    held = "gpu-1: nvidia-smi --query-compute-apps=pid,used_memory -> 2210441, 62668 MiB"
+    error = (
+        "[rank5]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.31 GiB. Process 2210441 has "
+        "61.20 GiB memory in use. Including non-PyTorch memory, this process has 17.55 GiB memory in use."
+    )
+    places = [text.rpartition(" pid")[0] for text in PLACES]
+    assert verdict_on(tmp_path, [*places, held, error]).faulty_node == "gpu-1"
+    assert verdict_on(tmp_path, [*places, error]).action == "fix_by_user"

@@ -296,3 +296,23 @@ def test_ends_in_the_words_of_other_launchers(
     tmp_path: Path, line: str, failure_class: str
 ) -> None:
     assert verdict_on(tmp_path, [*STEPS, line]).failure_class == failure_class
+
+
+def test_what_is_said_of_an_object_whose_loss_was_handled_is_set_aside(tmp_path: Path) -> None:
+    steps = [f"step {at} loss 2.{at}" for at in range(20)]
+    handled = "wds: pipe:aws s3 cp s3://mirror/44120.tar - : handling exception OSError, warn and continue"
+    tool = "download failed: s3://mirror/44120.tar to - An error occurred (InternalError) when calling the GetObject operation"
+    error = "[rank77]: botocore.exceptions.ReadTimeoutError: Read timeout on endpoint URL"
+    log = tmp_path / "a.log"
+    log.write_text("\n".join([*steps, handled, tool, error]))
+    assert diagnose_files([log]).root_cause_line == len(steps) + 3
+
+
+def test_an_optional_module_and_a_note_on_an_earlier_launch_are_no_causes(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    error = "pretrain.py: error: argument --ckpt-format: invalid choice: 'x'"
+    log.write_text(
+        "[env] optional: No module named 'apex' (ImportError, not needed)\n"
+        "# last good launch: error: unrecognized arguments: --fp8-margin  (removed)\n" + error
+    )
+    assert diagnose_files([log]).root_cause_line == 3

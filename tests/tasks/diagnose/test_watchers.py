@@ -189,3 +189,103 @@ def test_links_that_go_down_on_all_hosts_are_no_hosts_fault(tmp_path: Path) -> N
 def test_a_daemon_is_called_after_its_host(tmp_path: Path) -> None:
     killed = "slurmstepd-gn03: error: Detected 1 oom_kill event in StepId=88771.extern."
     assert verdict_on(tmp_path, [HOSTS, *STEPS, killed]).faulty_node == "gn03"
+
+
+def nvlink(host: str, when: str, replays: int) -> list[str]:
+    counts = [f"  Link {at}: Replay Errors: {replays if at == 1 else 0}" for at in range(3)]
+    return [f"===== {host} | {when} | 2026-03-09T15:22:43Z =====", "GPU 1: NVIDIA GB300", *counts]
+
+
+def test_counters_that_have_risen_tell_the_node(tmp_path: Path) -> None:
+    error = "[rank{}]: torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected"
+    errors = [error.format(rank) for rank in (3, 9)]
+    before = [
+        *nvlink("gn01", "before", 0),
+        *nvlink("gn02", "before", 7),
+        *nvlink("gn03", "before", 0),
+    ]
+    after = [
+        *nvlink("gn01", "after", 0),
+        *nvlink("gn02", "after", 7),
+        *nvlink("gn03", "after", 6553),
+    ]
+    verdict = verdict_on(tmp_path, [*before, *STEPS, *errors, *after])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NVLinkError", "gn03")
+    # What a counter held before says nothing of this job.
+    assert verdict_on(tmp_path, [*before, *STEPS, *errors, *before]).faulty_node is None
+
+
+def test_a_ray_tasks_error_is_of_the_node_where_it_ran(tmp_path: Path) -> None:
+    error = [
+        "Traceback (most recent call last):",
+        '  File "/w/main.py", line 64, in main',
+        "ray.exceptions.RayTaskError(RuntimeError): ray::Worker.update() (pid=52, ip=10.8.0.32, actor_id=0e5b)",
+        '  File "/w/worker.py", line 512, in update',
+        "RuntimeError: CUDA error: uncorrectable NVLink error detected during the execution",
+    ]
+    nodes = "cluster map: gn01=10.8.0.31 gn02=10.8.0.32"
+    assert verdict_on(tmp_path, [nodes, *STEPS, *error]).faulty_node == "gn02"
+    assert verdict_on(tmp_path, [*STEPS, *error]).faulty_node == "10.8.0.32"
+
+
+def test_mpiruns_map_tells_the_node_of_a_container(tmp_path: Path) -> None:
+    ranks = {"rack4-n03": (0, 1), "rack5-n01": (2, 3)}
+    job_map = [
+        text
+        for host, of_host in ranks.items()
+        for text in (
+            f" Data for node: {host}\tNum slots: 2",
+            *(
+                f" \tProcess OMPI jobid: [31,1] App: 0 Process rank: {rank} Bound: N/A"
+                for rank in of_host
+            ),
+        )
+    ]
+    event = (
+        "[1,3]<stdout>:container-e311-000058:812:864 [0] transport/net_ib.cu:80 NCCL WARN NET/IB : "
+        "Got async event : local catastrophic error"
+    )
+    failed = "[1,3]<stdout>:container-e311-000058:812:864 [0] misc/ibvwrap.cu:220 NCCL WARN Call to ibv_get_async_event failed"
+    assert verdict_on(tmp_path, [*job_map, *STEPS, event, failed]).faulty_node == "rack5-n01"
+
+
+def test_a_row_of_pods_and_nodes_places_them(tmp_path: Path) -> None:
+    row = "vlm-pt-master-0 on aks-h100-31, vlm-pt-worker-0 on aks-h100-36, vlm-pt-worker-1 on aks-h100-40"
+    killed = "vlm-pt-worker-0    0/1    OOMKilled   0         OOMKilled (exit code 137)"
+    assert verdict_on(tmp_path, [row, *STEPS, killed]).faulty_node == "aks-h100-36"
+
+
+def test_a_bus_that_a_gpu_fell_off_is_told_over_three_lines(tmp_path: Path) -> None:
+    kernel = [
+        "gn02 kernel: [51843.308145] NVRM: The NVIDIA GPU 0000:b3:00.0",
+        "gn02 kernel:                NVRM: (PCI ID: 10de:2330) installed in this system has",
+        "gn02 kernel:                NVRM: fallen off the bus and is not responding to commands.",
+    ]
+    error = "[rank9]: RuntimeError: CUDA error: unspecified launch failure"
+    verdict = verdict_on(tmp_path, [HOSTS, *STEPS, error, *kernel])
+    assert (verdict.failure_class, verdict.faulty_node) == ("CUDAError", "gn02")
+
+
+def test_a_counter_of_double_bit_errors_is_a_memory_fault(tmp_path: Path) -> None:
+    def look(count: int) -> str:
+        return f'[exporter] DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{{gpu="6",Hostname="gn03",modelName="A100"}} {count}'
+
+    error = "[rank17]: RuntimeError: CUDA error: unspecified launch failure"
+    bad = verdict_on(tmp_path, [HOSTS, look(0), *STEPS, look(1), error])
+    assert (bad.failure_class, bad.faulty_node) == ("ECCError", "gn03")
+    assert (
+        verdict_on(tmp_path, [HOSTS, look(0), *STEPS, look(0), error]).failure_class == "CUDAError"
+    )
+
+
+def test_the_peer_that_libfabric_names_is_at_fault(tmp_path: Path) -> None:
+    nodes = [f"[boot] ip-10-1-0-{at} = i-0a1b2c3d4e5f6a7b{at} efa_devices=32" for at in (1, 2, 3)]
+    said = [
+        "libfabric:43:17::efa:cq:efa_rdm_txe_handle_error():737<warn> err: 5, message: Unresponsive remote "
+        f"My host id: i-0a1b2c3d4e5f6a7b{at} Peer EFA addr: fi_addr_efa://[fe80::b8] Peer host id: i-0a1b2c3d4e5f6a7b2"
+        for at in (1, 3)
+    ]
+    warned = "ip-10-1-0-1:45:47 [4] NCCL WARN NET/OFI Request 0x7f completed with error. RC: 5. Error: Input/output error."
+    verdict = verdict_on(tmp_path, [*nodes, *STEPS, said[0], warned, said[1]])
+    assert (verdict.failure_class, verdict.action) == ("NetworkError", "restart_exclude_node")
+    assert verdict.faulty_node in ("i-0a1b2c3d4e5f6a7b2", "ip-10-1-0-2")

@@ -1,0 +1,106 @@
+"""Error counters that moved between two listings of a host: before the job and after it, or one and the next.
+
+A listing begins with a line that names its host alone; lines below it may say which device is next. What
+counts is not how high a counter is, for errors of years ago stay in it, but that it has risen.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from tasks.diagnose.host_names import host_tokens
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
+
+_HEAD = compile_pattern(
+    r"^\W{2,}[^:]{0,60}$|^\W{2,}.{0,30}\b(?:before|after|start|end|pre|post)\b|^\[?[\w.-]+\]?:?$"
+)
+_DEVICE = compile_pattern(
+    r"(?i)^\s*(?:GPU|port|link|device|nic|hca|card|ifname|interface)\W{0,2}[\w./-]{1,24}\b"
+)
+_COUNT = compile_pattern(
+    r"(?i)^(?P<key>.{0,80}\b\w*(?:errors?|replays?|recover\w*|crc|discards?|uncorr\w*|dbe|sbe|retir\w*|remap\w*|symbol\w*|"
+    r"link_?down\w*|flaps?|carrier\w*|retrans\w*|drops?|dropped|timeouts?)\w*[^:=\d]{0,40})[:=]\s*(?P<value>\d{1,18})\s*$"
+)
+_MAX_COUNTERS = 100_000
+_MAX_HOSTS = 20_000
+_FAR_MORE = 10
+_MAX_HEAD_CHARS = 120
+
+
+@dataclass
+class _Place:
+    """Where in a file the last line stood."""
+
+    host: str | None = None
+    device: str = ""
+
+
+@dataclass
+class MovedCounters:
+    """Feed it lines; it knows whose counters have risen."""
+
+    risen: Counter[str] = field(default_factory=Counter)
+    """By host: by how much, over all its counters."""
+    _listings: Counter[str] = field(default_factory=Counter)
+    _values: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """Those that are not 0."""
+    _places: dict[str, _Place] = field(default_factory=dict)
+
+    def feed(self, line: LogLine) -> None:
+        """Take note of one line."""
+        if line.rank is not None:
+            return
+        text = line.body
+        place = self._places.setdefault(line.file, _Place())
+        if (
+            (":" in text or "=" in text)
+            and place.host is not None
+            and (match := _COUNT.match(text))
+        ):
+            self._note(place, match["key"].strip(), int(match["value"]))
+        elif (host := _head_of(text)) is not None:
+            place.host, place.device = host, ""
+            if host in self._listings or len(self._listings) < _MAX_HOSTS:
+                self._listings[host] += 1
+        elif place.host is not None and (found := _DEVICE.match(text)) is not None:
+            place.device = found[0].strip()
+
+    def _note(self, place: _Place, key: str, value: int) -> None:
+        host = place.host or ""
+        entry = (host, place.device, key)
+        before = self._values.get(entry, 0)
+        if value == before or (entry not in self._values and len(self._values) >= _MAX_COUNTERS):
+            return
+        self._values[entry] = value
+        if self._listings[host] > 1 and value > before:
+            self.risen[host] += value - before
+
+    def merge(self, other: MovedCounters) -> None:
+        """Add what later files tell."""
+        self.risen += other.risen
+        self._listings += other._listings
+
+    def only_host(self) -> str | None:
+        """The host whose counters have risen, or have by far the most."""
+        most = self.risen.most_common(2)
+        alone = len(most) == 1 or (len(most) > 1 and most[0][1] > _FAR_MORE * most[1][1])
+        return most[0][0] if alone and len(self._listings) > 1 else None
+
+
+def tells_counters(body: str) -> bool:
+    """Whether the line may be of a listing of counters."""
+    return (
+        _COUNT.match(body) is not None
+        or _DEVICE.match(body) is not None
+        or _head_of(body) is not None
+    )
+
+
+def _head_of(text: str) -> str | None:
+    """The host of a line that begins a listing."""
+    if len(text) > _MAX_HEAD_CHARS or _HEAD.match(text) is None:
+        return None
+    hosts = set(host_tokens(text))
+    return hosts.pop() if len(hosts) == 1 else None
