@@ -29,8 +29,9 @@ from tasks.diagnose.secret_shapes import (
 )
 
 _EMAIL = r"\b[A-Za-z0-9._%+-]+@(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,24}\b"
-_HOME = r"(?P<keep>(?:/home|/Users|/homes|/u|/home/users|\b[A-Za-z]:\\+Users)[/\\]+)(?P<secret>[^/\\\s\"':,;()<>\[\]]+)"
+_HOME = r"(?P<keep>(?:/home|/Users|/homes|/u|(?:/[\w.-]+){0,3}/users?|\b[A-Za-z]:\\+Users)[/\\]+)(?P<secret>[^/\\\s\"':,;()<>\[\]]+)"
 _USER_NAME = r"(?P<keep>\b(?:USER|LOGNAME|USERNAME|SUDO_USER|SLURM_JOB_USER)\s?=\s?[\"']?)(?P<secret>[\w.-]+)"
+_ACCOUNT = r"(?i)(?P<keep>\buid=\d+\(|\blog(?:ged )?in as:? (?:user )?)(?P<secret>[\w.-]+)"
 _LONG_WORD = r"[A-Za-z0-9+_=]{40,}"
 _KEY_LINE = r"(?P<keep>^|[\s:|])(?P<secret>[A-Za-z0-9+/]{60,}={0,2})$"
 """How private keys and certificates stand in files: a log may hold such a line without the first."""
@@ -116,6 +117,7 @@ def _patterns() -> tuple[list[tuple[Pattern, _Replace]], PatternSet]:
         (_EMAIL, lambda match: "<email>"),
         (_HOME, _after_keep("<user>")),
         (_USER_NAME, _after_keep("<user>")),
+        (_ACCOUNT, _after_keep("<user>")),
         (_IPV4, _public_address),
         (_KEY_LINE, _key_line),
         (_LONG_WORD, _random_word),
@@ -147,7 +149,7 @@ def _said_value(match: Match) -> str:
 
 def _random_value(match: Match) -> str:
     secret: str = match["secret"]
-    return f"{match['keep']}<secret>" if _mixes_kinds(secret) else str(match[0])
+    return f"{match['keep']}<secret>" if _mixes_kinds(secret, digits=2) else str(match[0])
 
 
 def _random_word(match: Match) -> str:
@@ -176,9 +178,9 @@ def _is_placeholder(text: str) -> bool:
     return bare.startswith(("<", "$", "{", "%")) and len(bare) < 60
 
 
-def _mixes_kinds(text: str) -> bool:
-    digits = sum(character.isdigit() for character in text)
-    return digits >= _LEAST_RANDOM_DIGITS and any(c.isalpha() for c in text)
+def _mixes_kinds(text: str, digits: int = _LEAST_RANDOM_DIGITS) -> bool:
+    there = sum(character.isdigit() for character in text)
+    return there >= digits and any(c.isalpha() for c in text)
 
 
 def _bits_per_character(text: str) -> float:

@@ -60,10 +60,12 @@ VENDOR_KEYS: tuple[str, ...] = (
 )
 
 _TELLING_NAME = (
-    r"(?:pass(?:word|wd|phrase|code|wort)|kennwort|wachtwoord|mot[ _-]de[ _-]passe|contrase(?:ñ|n)a|senha|pwd|secret|api[_-]?key|apikey|access[_-]?key(?:[_-]?id)?|account[_-]?key|"
+    r"(?:pass(?:word|wd|phrase|code|wort)|kennwort|wachtwoord|mot[ _-]de[ _-]passe|contrase(?:ñ|n)a|senha|pwd|secret(?:[_-]?(?:access[_-]?)?key)?|api[_-]?key|apikey|access[_-]?key(?:[_-]?id)?|account[_-]?key|"
     r"private[_-]?key|signing[_-]?key|encryption[_-]?key|shared[_-]?key|client[_-]?secret|credentials?|"
     r"auth[_-]?token|access[_-]?token|refresh[_-]?token|bearer[_-]?token|session[_-]?token|id[_-]?token|"
     r"security[_-]?token|personal[_-]?token|service[_-]?token|bot[_-]?token|deploy[_-]?token|hub[_-]?token|"
+    r"(?:private|job|api|user|csrf|upload|cluster|join)[_-]?token|"
+    r"(?:wandb|openai|anthropic|comet|aws|azure|gcp|ngc|hf|s3|minio|ssh|license)[_-]?key|"
     r"hf[_-]?token|(?:hugging_?face|github|gitlab|slack|ngc|wandb|comet|neptune|vault|npm|pypi|tracking|"
     r"mlflow[\w]*)[_-](?:hub[_-])?token|sas[_-]?token|webhook)"
 )
@@ -73,15 +75,23 @@ _IN_PROSE = r"(?:is|was|ist|war|lautet|est|es)"
 
 ASSIGNMENTS: tuple[str, ...] = (
     # NAME=value, "name": "value", name: value, 'x_password' => 'value'
-    rf"(?i)(?P<keep>\b[\w.-]*{_TELLING_NAME}[\"']?\s*(?:=>|:=|[=:])\s*)" + _VALUE,
+    rf"(?i)(?P<keep>\b[\w.-]*{_TELLING_NAME}[\"']?\]?\s*(?:=>|:=|[=:])\s*)" + _VALUE,
+    # <password>value</password>, [password] value, password<TAB>value
+    rf"(?i)(?P<keep><{_TELLING_NAME}>)(?P<secret>[^<]+)",
+    rf"(?i)(?P<keep>\[{_TELLING_NAME}\]\s+|\b{_TELLING_NAME}\t+)" + _VALUE,
     # --password value
     rf"(?i)(?P<keep>(?:^|\s)--?[\w-]*(?:{_TELLING_NAME}|token)(?:\s+|=))" + _VALUE,
-    r"(?P<keep>\b\w*_(?:TOKEN|PAT|PASS)\s?=\s?)" + _VALUE,
+    r"(?P<keep>\b\w*_(?:TOKEN|PAT|PASS)[\"']?\]?\s?[=:]\s?)" + _VALUE,
+    r"(?P<keep>\b(?:setenv|export)\s+\w*(?:TOKEN|KEY|SECRET|PASSWORD|PASS|PAT)\s+)" + _VALUE,
+    r"(?i)(?P<keep>\blogin\([^\r\n)]*\b(?:key|token)\s?=\s?)" + _VALUE,
+    r"(?i)(?P<keep>\b\w*key[\"']?\s?[=:]\s?[\"']?)(?P<secret>[0-9a-f]{40}\b)",  # W&B's, and other bare ones
     r"(?i)(?P<keep>\b(?:proxy-)?authorization[\"']?\s?[:=]\s?[\"']?(?:\w+\s)?)(?P<secret>[^\s\"',]+)",
     r"(?i)(?P<keep>\b(?:bearer|basic)\s)(?P<secret>[A-Za-z0-9._~+/=-]{12,})",
     r"(?i)(?P<keep>\bx-(?:api-key|auth-token|amz-security-token|goog-api-key)[\"']?\s?[:=]\s?[\"']?)(?P<secret>[^\s\"',]+)",
     r"(?i)(?P<keep>\b(?:set-)?cookie[\"']?\s?:\s?)(?P<secret>[^\r\n]+)",
     r"(?P<keep>\bsshpass\s+-p\s?)" + _VALUE,
+    r"(?P<keep>\b(?:mysql|mariadb)\w*\b[^\r\n]*?\s-p)" + _VALUE,
+    r"(?i)(?P<keep>\bhttps?://(?:[^\s/\"']*hooks?\.[^\s/\"']+/|[^\s\"']*/(?:web)?hooks?/))(?P<secret>[^\s\"'<>]+)",
     r"(?P<keep>\bcurl\b[^\r\n]*\s(?:-u|--user)\s?)" + _VALUE,
     r"(?i)(?P<keep>\bwandb(?::)? login\s(?:--\S+\s)*)(?P<secret>[\w-]{20,})",
 )
@@ -93,7 +103,7 @@ PROSE = (
 )
 """`the password for jane is hunter2`: what follows may be a word about it, too."""
 
-LONE_ASSIGNMENT = r"(?i)(?P<keep>\btoken[\"']?\s?[=:]\s?[\"']?)(?P<secret>[\w.~+/=-]{12,})"
+LONE_ASSIGNMENT = r"(?i)(?P<keep>\b(?:token|jwt|session[_-]?id)[\"']?\]?\s?[=:]\s?[\"']?)(?P<secret>[\w.~+/=-]{8,})"
 """`token:` alone is mostly a piece of text to a language model: only what looks random is a secret."""
 
 QUERY_VALUES = (
