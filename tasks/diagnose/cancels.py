@@ -23,7 +23,7 @@ def without_what_comes_of_a_cancel(scan: Scan) -> list[Finding]:
 def _of_a_failed_task(finding: Finding, scan: Scan) -> bool:
     """Whether srun has ended the other tasks, and with them the step, because one had failed."""
     failed = scan.survival.task_failed
-    ended_by_srun = finding.line.text.startswith(_SRUN_ENDS) or " STEP " in finding.line.text
+    ended_by_srun = _SRUN_ENDS in finding.line.text or " STEP " in finding.line.text
     return (
         failed is not None
         and finding.method in ("process_killed", "slurm_cancelled")

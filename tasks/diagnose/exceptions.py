@@ -27,7 +27,7 @@ _GROUP_MARGIN = compile_pattern(r"\s+\| ?")
 _TYPE_NAME = r"[A-Za-z_]\w*(?:\.[A-Za-z_<>]\w*>?)*"
 _RAISED = compile_pattern(rf"({_TYPE_NAME})(?:\s*: (.*)|:?\s*)$")
 _RAISED_ANYWHERE = compile_pattern(
-    rf"(?:^|[\s:|]|error_handler\.py:\d+\]\s+\"message\": \")({_TYPE_NAME}(?:Error|Exception|Interrupt))\s*:(?: (.*)|$)|"
+    rf"(?:^|[\s:|]|error_handler\.py:\d+\]\s+\"message\": \")({_TYPE_NAME}(?:Error|Exception|Interrupt)|^Exception)\s*:(?: (.*)|$)|"
     rf"^\s*({_TYPE_NAME}(?:Error|Exception|Interrupt|ProcessPool))\s*$"
 )
 _LEADS = compile_pattern(r"[\W\d_TZ]*$")

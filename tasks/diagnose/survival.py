@@ -8,6 +8,7 @@ from tasks.diagnose.exceptions import TracebackReader
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.handled import HandledErrors
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
 from tasks.diagnose.restarts import Restarts
 from tasks.diagnose.timeline import Timeline
@@ -23,7 +24,11 @@ _BUFFERED_REPORTS = 60
 NOTICES = ("slurm_time_limit", "slurm_preempted")
 """Of an end that is near: training goes on until the signal."""
 _NOTICE_S = 600.0
-_TASK_FAILED = ": Exited with exit code "
+_TASK_FAILED = compile_pattern(
+    r": Exited with exit code |"
+    r"tasks? [\d,-]+: (?:Segmentation fault|Bus error|Floating point exception|Illegal instruction|Aborted)"
+)
+"""No cancel ends a task so: that sends SIGTERM and SIGKILL."""
 
 Stream = tuple[str, int | None]
 
@@ -80,7 +85,7 @@ class Survival:
         """A launcher reports a failure; the last such line of a file counts."""
         self.failed_exits[line.file] = (line, self.progress.steps_in[line.file])
         self.restarts.note_end(line)
-        if self.task_failed is None and _TASK_FAILED in line.text:
+        if self.task_failed is None and _TASK_FAILED.search(line.text) is not None:
             self.task_failed = line
 
     def failed_exit(self) -> LogLine | None:
