@@ -7,6 +7,7 @@ from tasks.diagnose.scan import Scan
 
 CANCELLED = ("slurm_cancelled", "interrupted")
 _ALSO_OF_A_CANCEL = ("process_killed", "process_crashed", "dataloader_worker_terminated")
+_OF_THE_JOB = "*** JOB "
 _SRUN_ENDS = "srun: error: "
 OF_A_LOST_PEER = ("peer_connection_lost", "nccl_remote", "nccl_remote_peer")
 
@@ -18,6 +19,35 @@ def without_what_comes_of_a_cancel(scan: Scan) -> list[Finding]:
     if _cancel_came_first(scan) or _ranks_miss_an_interrupted_one(effects):
         return cancels
     return [f for f in effects if f.method not in _ALSO_OF_A_CANCEL] if cancels else effects
+
+
+def ended_by_the_books(scan: Scan) -> Finding | None:
+    """How Slurm's accounting says that the job ended, unless what ranks say is more than comes of that.
+
+    A person may well cancel a job that has failed in some way of its own.
+    """
+    ending = scan.accounting.ending()
+    if ending is None or ending.failure_class != "SlurmCancelled":
+        return ending
+    comes_of_it = (*CANCELLED, *_ALSO_OF_A_CANCEL, *OF_A_LOST_PEER)
+    effects = scan.fatal("effect")
+    if not all(f.method in comes_of_it for f in effects):
+        return None
+    return next((f for f in effects if f.method == "slurm_cancelled"), ending)
+
+
+def without_what_came_after_a_cancel(causes: list[Finding], scan: Scan) -> list[Finding]:
+    """The causes, unless the whole job had been cancelled before anything else went wrong."""
+    effects = [f for f in scan.findings if f.role == "effect" and not scan.survived(f)]
+    first = min((*effects, *causes), key=lambda f: f.order, default=None)
+    if first is None or first.method != "slurm_cancelled":
+        return causes
+    cancel = next((f for f in effects if _OF_THE_JOB in f.line.text), None)
+    others = (f for f in (*effects, *causes) if f.method not in CANCELLED)
+    before = cancel is not None and all(f.order > cancel.order for f in others)
+    if cancel is None or not before:
+        return causes
+    return [f for f in causes if f.line.file != cancel.line.file]
 
 
 def _of_a_failed_task(finding: Finding, scan: Scan) -> bool:

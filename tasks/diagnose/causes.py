@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+from tasks.diagnose.cancels import without_what_came_after_a_cancel
 from tasks.diagnose.findings import LINK, Finding
 from tasks.diagnose.lost_hosts import host_lost_beside
 from tasks.diagnose.patterns import compile_pattern
@@ -30,6 +31,7 @@ _THIS_PROCESS = compile_pattern(r"this process has (?P<size>[\d.]{1,12}) GiB mem
 def told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
     """Causes, apart from exceptions that a line mentions long before anything else goes wrong."""
     causes = [f for f in _without_monitors_of_timeouts(scan) if not _is_left_over(f, scan)]
+    causes = without_what_came_after_a_cancel(causes, scan)
     told = [f for f in causes if not f.in_passing]
     mentioned = [f for f in causes if f.in_passing]
     if told:

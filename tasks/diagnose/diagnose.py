@@ -27,6 +27,7 @@ from tasks.diagnose.anomalies import verdict_on_anomaly
 from tasks.diagnose.cancels import (
     CANCELLED,
     OF_A_LOST_PEER,
+    ended_by_the_books,
     without_what_comes_of_a_cancel,
 )
 from tasks.diagnose.causes import amended, behind_effect, told_and_mentioned
@@ -215,6 +216,8 @@ def _from_told_to_stop(scan: Scan) -> Verdict | None:
 def _from_effects(scan: Scan) -> Verdict | None:
     """What is known of a failure by its effects alone."""
     effects = without_what_comes_of_a_cancel(scan)
+    if (ending := ended_by_the_books(scan)) is not None:
+        return _of_finding(ending, scan)
     others = [f for f in effects if f.method not in CANCELLED]
     if others:
         return _of_finding(behind_effect(others[0], scan), scan)

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tasks.diagnose.accounting import may_be_row
 from tasks.diagnose.block_pieces import Pieces
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.cause_words import is_strong
@@ -162,7 +163,7 @@ class FastScan:
             return _BEGINS if matched else _PLACE
         if matched:
             return _BEGINS
-        if is_ending(body) or may_begin(body):
+        if is_ending(body) or may_begin(body) or may_be_row(body):
             return _ALONE
         if is_strong(body):
             return _ONCE

@@ -19,6 +19,7 @@ def merge(scans: Sequence[Scan]) -> Scan:
         whole.roll_call.merge(part.roll_call)
         whole.idle_hosts.merge(part.idle_hosts)
         whole.watchers.merge(part.watchers)
+        whole.accounting.merge(part.accounting)
         whole.torchrun.merge(part.torchrun)
         whole.collectives.merge(part.collectives)
         whole.timeline.merge(part.timeline)

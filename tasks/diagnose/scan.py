@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from tasks.diagnose.absence import IdleHosts, RollCall
+from tasks.diagnose.accounting import Accounting
 from tasks.diagnose.classify import finding_of
 from tasks.diagnose.collectives import Collectives, names_missing
 from tasks.diagnose.exceptions import Raised
@@ -59,6 +60,7 @@ class Scan:
     roll_call: RollCall = field(default_factory=RollCall)
     idle_hosts: IdleHosts = field(default_factory=IdleHosts)
     watchers: Watchers = field(default_factory=Watchers)
+    accounting: Accounting = field(default_factory=Accounting)
     suspicious: LogLine | None = None
     """First line that speaks of an error and is otherwise unknown."""
     crashes: dict[int | None, LogLine] = field(default_factory=dict)
@@ -152,6 +154,7 @@ class Scan:
         raised = stream.reader.feed(line)
         if step is None and not stream.reader.inside:
             self.survival.restarts.feed(line)
+            self.accounting.feed(line, self.order)
         if raised is not None:
             self._note_exception(raised, key, stream)
             stream.handled.ended()
