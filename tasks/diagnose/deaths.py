@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from configs.records import ActionKind, Verdict
+from configs.records import ActionKind, AttemptRecord, Verdict
 from tasks.diagnose.cancels import OF_A_LOST_PEER
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.scan import Scan
-from tasks.diagnose.torchrun import RankFailure
+from tasks.diagnose.torchrun import RankFailure, signal_name
 from tasks.diagnose.verdicts import make_verdict
 
 _OUTSIDE_SIGNALS = ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
@@ -128,3 +128,17 @@ def _last_word(death: RankFailure, scan: Scan) -> LogLine:
     """A line that speaks of an error and may be the rank's own; else torchrun's."""
     word = scan.suspicious
     return word if word is not None and word.rank in (None, death.rank) else death.line
+
+
+def verdict_on_job_signal(record: AttemptRecord) -> Verdict | None:
+    """The launcher saw the whole job end by a signal, and the logs say nothing."""
+    if record.signal is None:
+        return None
+    name = signal_name(record.signal)
+    return make_verdict(
+        "NodeFailure",
+        method="job_killed",
+        confidence=0.5,
+        action="restart_same_nodes",
+        evidence=[f"launcher: the job was ended by {name}; nothing in the logs says who sent it"],
+    )

@@ -33,6 +33,7 @@ from tasks.diagnose.cancels import (
 from tasks.diagnose.causes import amended, behind_effect, told_and_mentioned
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.deaths import (
+    verdict_on_job_signal,
     verdict_on_last_word,
     verdict_on_signal,
     verdict_on_silent_exit,
@@ -62,7 +63,7 @@ from tasks.diagnose.scan import Scan
 from tasks.diagnose.scan_files import scan_files
 from tasks.diagnose.sources import source_of
 from tasks.diagnose.stacks import verdict_on_hang
-from tasks.diagnose.torchrun import RankFailure, signal_name
+from tasks.diagnose.torchrun import RankFailure
 from tasks.diagnose.verdicts import make_verdict, with_notes
 
 _CLASS_OF_STATE = {
@@ -100,7 +101,9 @@ def diagnose_attempt(
     scan = scan_files(sources, _handled_errors(attempt.events()), learned)
     scan.settle()
     verdict = (
-        _from_record(record, scan) or _from_logs(scan, own_job=True) or _from_job_signal(record)
+        _from_record(record, scan)
+        or _from_logs(scan, own_job=True)
+        or verdict_on_job_signal(record)
     )
     if verdict is not None and verdict.method in OF_A_LOST_PEER:
         verdict = verdict_on_last_word(attempt.path, scan) or verdict
@@ -228,20 +231,6 @@ def _from_effects(scan: Scan) -> Verdict | None:
         said = f"training had done nothing for {silence_s:.0f} s when the job was ended"
         return hang(scan, said, effects[0].line)
     return verdict_on_spike(scan) or _of_finding(effects[0], scan)
-
-
-def _from_job_signal(record: AttemptRecord) -> Verdict | None:
-    """The launcher saw the whole job end by a signal, and the logs say nothing."""
-    if record.signal is None:
-        return None
-    name = signal_name(record.signal)
-    return make_verdict(
-        "NodeFailure",
-        method="job_killed",
-        confidence=0.5,
-        action="restart_same_nodes",
-        evidence=[f"launcher: the job was ended by {name}; nothing in the logs says who sent it"],
-    )
 
 
 def _from_asides(scan: Scan) -> Verdict | None:
