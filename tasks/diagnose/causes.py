@@ -16,12 +16,16 @@ _MONITORED = "hang_noticed"
 _GPU_LOST = "xid_gpu_lost"
 _GPU_MEMORY = "gpu_out_of_memory"
 _PORT_TAKEN = "network_port_taken"
+_WORKER_KILLED = "dataloader_worker_out_of_memory"
+_MEMORY_KILLS = ("slurm_oom", _WORKER_KILLED)
+_LINES_OF_A_TABLE = 4096
 _NO_DRIVER = "driver_library"
 _COMMUNICATION = ("NCCLRemoteError", "NCCLTimeoutError", "NetworkError")
 _OUTSIDE = ("S3StorageError", "ConnectionError", "DatasetLoadingError")
 _AGAIN_AND_AGAIN = 3
 _LINES_UNTIL_EFFECTS = 20
 _MANY_HOSTS = 3
+_CLEAN_THE_NODE = "Processes of another user hold the node's memory: have them ended before the node is used again."
 _OTHER_PROCESS = compile_pattern(
     r"Process (?P<pid>\d{1,9}) has (?P<size>[\d.]{1,12}) GiB memory in use"
 )
@@ -83,6 +87,8 @@ def amended(finding: Finding, scan: Scan) -> Finding:
         return replace(finding, failure_class="CUDAError", action="restart_exclude_node")
     if finding.method == _GPU_MEMORY and _is_held_by_a_foreign_process(finding, scan):
         return replace(finding, action="restart_exclude_node")
+    if finding.method in _MEMORY_KILLS:
+        return _for_others_sake(_of_the_worker_that_was_killed(finding, scan), scan)
     if finding.method == _NO_DRIVER and not _is_on_one_of_several_hosts(finding, scan):
         return replace(finding, action="fix_by_user")
     if finding.method == "exception" and finding.failure_class == "RuntimeError":
@@ -92,6 +98,24 @@ def amended(finding: Finding, scan: Scan) -> Finding:
     if finding.role == "effect" and finding.node is not None and _peers_differ(finding, scan):
         return replace(finding, node=None, action=None)
     return finding
+
+
+def _of_the_worker_that_was_killed(finding: Finding, scan: Scan) -> Finding:
+    """The kernel's choice of a data worker, where the finding is the table that leads to it."""
+    if "invoked oom-killer" not in finding.line.body:
+        return finding
+    for f in scan.fatal("decisive"):
+        ahead = f.line.number - finding.line.number
+        if f.method == _WORKER_KILLED and 0 < ahead < _LINES_OF_A_TABLE:
+            return f if f.line.file == finding.line.file else finding
+    return finding
+
+
+def _for_others_sake(finding: Finding, scan: Scan) -> Finding:
+    """A kill on a node whose memory another user's processes held: the node is to be cleaned."""
+    if (finding.line.file, finding.line.number) not in scan.watchers.host_memory.foreign:
+        return finding
+    return replace(finding, action="restart_exclude_node", mitigation=_CLEAN_THE_NODE)
 
 
 def _led_to_by(finding: Finding, scan: Scan) -> Finding | None:

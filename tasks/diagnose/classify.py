@@ -30,7 +30,7 @@ _WEIGHT_FRAMES = compile_pattern(
 _SAVING_FRAMES = compile_pattern(r" (?:save|_save|save_\w+|_open_zipfile_writer\w*|_legacy_save)$")
 _DATA_FRAMES = compile_pattern(
     r"/datasets/(?:load|builder|arrow_dataset|iterable_dataset)\.py|/pyarrow/|indexed_dataset\.py|"
-    r"/webdataset/|/streaming/base/|numpy/(?:core|_core)/memmap\.py|/tfrecord|/lmdb|/h5py/|PIL/Image"
+    r"/webdataset/|/streaming/base/|numpy/(?:core|_core)/memmap\.py|/tfrecord|/lmdb|/h5py/|PIL/Image|/nvidia/dali/"
 )
 _WEB_FRAMES = compile_pattern(
     r"/(?:urllib3|requests|httpx|httpcore|aiohttp|huggingface_hub|wandb)/|/http/client\.py|urllib/request\.py"

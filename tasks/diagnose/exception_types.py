@@ -6,6 +6,30 @@ import builtins
 
 from tasks.diagnose.classes import CLASSES
 
+WRAPPERS = (
+    "ChildFailedError",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "CheckpointException",
+    "SignalException",
+    "BackendCompilerFailed",
+    "TorchRuntimeError",
+    "RayTaskError",
+    "RayActorError",
+    "ActorDiedError",
+    "ActorUnavailableError",
+    "NodeDiedError",
+    "TrainingFailedError",
+    "WorkerGroupError",
+    "WorkerCrashedError",
+    "RemoteError",
+    "EngineDeadError",
+    "SystemExit",
+    "ProcessGroupError",
+    "ExceptionGroup",
+    "BaseExceptionGroup",
+)
+"""Exceptions that only report another process's failure, or wrap another exception."""
 _BY_SUFFIX = (
     ("OutOfMemoryError", "OutOfMemoryError"),
     ("ModuleNotFoundError", "ImportError"),

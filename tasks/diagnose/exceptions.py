@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tasks.diagnose.exception_types import WRAPPERS
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import Match, Pattern, compile_pattern
 
@@ -39,30 +40,6 @@ _DURING_HANDLING = "During handling of the above exception"
 CHAIN_JOINTS = (_DIRECT_CAUSE, _DURING_HANDLING)
 """How the line between two exceptions of a chain begins."""
 
-# Exceptions that only report another process's failure, or wrap another exception.
-_WRAPPERS = (
-    "ChildFailedError",
-    "ProcessExitedException",
-    "ProcessRaisedException",
-    "CheckpointException",
-    "SignalException",
-    "BackendCompilerFailed",
-    "TorchRuntimeError",
-    "RayTaskError",
-    "RayActorError",
-    "ActorDiedError",
-    "ActorUnavailableError",
-    "NodeDiedError",
-    "TrainingFailedError",
-    "WorkerGroupError",
-    "WorkerCrashedError",
-    "RemoteError",
-    "EngineDeadError",
-    "SystemExit",
-    "ProcessGroupError",
-    "ExceptionGroup",
-    "BaseExceptionGroup",
-)
 _OF_COMPILERS = ("InductorError", "LoweringException", "BackendCompilerFailed", "TorchRuntimeError")
 """They say first what another exception was: InductorError: PermissionError: ..."""
 _INNER = compile_pattern(rf"^({_TYPE_NAME}(?:Error|Exception)): (.*)$")
@@ -78,6 +55,11 @@ _BENIGN_CONTEXT = (
     "Empty",
     "Full",
 )
+_TEARDOWN = compile_pattern(
+    r" (?:_?tear_?down|__exit__|__del__|close|finali[sz]e|shutdown|clean_?up|destroy\w*)$"
+)
+_VAGUE = ("RuntimeError", "Exception")
+_SAYS_NOTHING = compile_pattern(r"(?i)^(?:[a-z_]+ ){0,6}(?:failed|error)\W*$")
 _FALLBACKS = compile_pattern(r"packaged_modules/json/json\.py")
 """Readers that try another way when the first fails, and then raise what the first said."""
 _LAUNCHERS = compile_pattern(
@@ -143,7 +125,13 @@ class Raised:
     def wrapper(self) -> bool:
         """Whether it only reports another failure."""
         by_launcher = self.short_name == "CalledProcessError" and self._in(_LAUNCHERS)
-        return self.wraps_another or by_launcher or self.short_name.startswith(_WRAPPERS)
+        return self.wraps_another or by_launcher or self.short_name.startswith(WRAPPERS)
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether it tells no more than that something failed, or comes of cleaning up after a failure."""
+        vague = self.short_name in _VAGUE and _SAYS_NOTHING.search(self.message) is not None
+        return vague or self._in(_TEARDOWN)
 
     @property
     def beside_the_point(self) -> bool:
@@ -172,7 +160,7 @@ class Raised:
         link = self
         while link.context is not None:
             tried = link.context.short_name in _BENIGN_CONTEXT or link.context._in(_FALLBACKS)
-            if not link.direct and tried and not link.wrapper:
+            if not link.direct and tried and not link.wrapper and not link.says_nothing:
                 break
             link = link.context
         return link

@@ -50,6 +50,14 @@ _SOMETHING_WRONG = compile_pattern(
     rf"(?i)(?:{_COUNTED}|uncorr\w*|volatile|aggregate|total|double\w*)\s*[=:]\s*(?:[1-9]|yes|true)|\bNVRM: |\bkernel: "
 )
 _ERROR_LEVEL = compile_pattern(r"\b(?:ERROR|FATAL|CRITICAL)\b")
+_EVENT = compile_pattern(r"\bWarning\s+[A-Z]\w+\s+\w+/\S")
+"""Of Kubernetes, which calls any event a warning that is not as usual."""
+_SETTING = compile_pattern(
+    r"^\s+\"(?P<key>[\w.-]{1,60})\": \".*\",? *$|^\s+(?P<name>\w{1,60}) \.{5,} "
+)
+_KEY_OF_ERRORS = compile_pattern(
+    r"(?i)err|fail|exc|msg|message|reason|detail|trace|log|std|output|text|event|stat|line|cause|body|payload|content|summary|type"
+)
 _WATCHDOG = "ProcessGroupNCCL"
 """It tells of other ranks that it has "caught" their time-outs."""
 _OBJECT = compile_pattern(r"(?P<name>[a-z][a-z0-9]{1,9}://[\w./%+-]{4,400}\w)")
@@ -58,8 +66,16 @@ _LINES_LOOKED_AT = 2
 
 
 def says_handled(body: str) -> bool:
-    """Whether a line says of its own error that it was dealt with. NCCL's warnings are no such lines."""
-    return "NCCL WARN" not in body and _HANDLED.search(body) is not None
+    """Whether a line says of its own error that it was dealt with, or only speaks of one. NCCL's warnings do not."""
+    if "NCCL WARN" in body or ("Warning" in body and _EVENT.search(body) is not None):
+        return False
+    return _HANDLED.search(body) is not None or _is_setting(body)
+
+
+def _is_setting(body: str) -> bool:
+    """Whether a line is one setting of a configuration that is printed, whatever its value speaks of."""
+    match = _SETTING.search(body)
+    return match is not None and _KEY_OF_ERRORS.search(match["key"] or match["name"]) is None
 
 
 def says_nothing_wrong(body: str) -> bool:

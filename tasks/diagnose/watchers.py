@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tasks.diagnose.dumped_stacks import DumpedStacks, tells_stack
 from tasks.diagnose.gpu_strangers import GpuStrangers, tells_of_gpu_process
+from tasks.diagnose.host_memory import HostMemory, tells_of_host_memory
 from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
 from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
 from tasks.diagnose.logs import LogLine
@@ -24,6 +25,7 @@ class Watchers:
     roll_calls: HostRollCalls = field(default_factory=HostRollCalls)
     counters: MovedCounters = field(default_factory=MovedCounters)
     gpu_strangers: GpuStrangers = field(default_factory=GpuStrangers)
+    host_memory: HostMemory = field(default_factory=HostMemory)
     ray_tasks: RayTasks = field(default_factory=RayTasks)
 
     def feed(self, line: LogLine, order: int, steps: int) -> None:
@@ -34,6 +36,7 @@ class Watchers:
         self.roll_calls.feed(line)
         self.counters.feed(line)
         self.gpu_strangers.feed(line, steps)
+        self.host_memory.feed(line)
         self.ray_tasks.feed(line)
 
     def merge(self, other: Watchers) -> None:
@@ -44,6 +47,7 @@ class Watchers:
         self.roll_calls.merge(other.roll_calls)
         self.counters.merge(other.counters)
         self.gpu_strangers.merge(other.gpu_strangers)
+        self.host_memory.merge(other.host_memory)
 
 
 def may_tell_watchers(line: LogLine) -> bool:
@@ -56,6 +60,7 @@ def may_tell_watchers(line: LogLine) -> bool:
         or "managing GPU" in body
         or tells_counters(body)
         or tells_of_gpu_process(body)
+        or tells_of_host_memory(body)
         or "ray::" in body
         or tells_trouble(line)
         or is_roll_call(line)

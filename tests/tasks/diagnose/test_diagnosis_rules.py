@@ -27,6 +27,44 @@ def _line(text: str) -> LogLine:
             "xid_nvlink",
             "NVLinkError",
         ),
+        (
+            'exporter DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="6",Hostname="n3",modelName="A100"} 1',
+            "xid_ecc",
+            "ECCError",
+        ),
+        (
+            "Failed to initialize NVML: Driver/library version mismatch",
+            "gpu_needs_reset",
+            "CUDAError",
+        ),
+        (
+            "Normal  Preempted  workload/a-1  Preempted to accommodate a workload (UID: 9f7e)",
+            "slurm_preempted",
+            "SlurmPreempted",
+        ),
+        ("RuntimeError: gradients have NaN values", "loss_not_finite", "LossSpike"),
+        ("srun: error: iv01: tasks 0-3: Illegal instruction", "illegal_instruction", "Unknown"),
+        ("srun: error: iv01: tasks 0-3: Segmentation fault", "process_crashed", "RuntimeError"),
+        (
+            'Failed to pull image "r/lm:rc9": rpc error: code = NotFound desc = r/lm:rc9: not found',
+            "image_missing",
+            "Unknown",
+        ),
+        (
+            'Failed to pull image "r/lm:rc9": dial tcp: lookup r: no such host',
+            "service_unreachable",
+            "ConnectionError",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid account",
+            "submission_refused",
+            "Unknown",
+        ),
+        (
+            "sbatch: error: Batch job submission failed: Invalid partition name specified",
+            "command_line",
+            "ArgumentError",
+        ),
         ("NVRM: Xid (PCI:0000:3b:00): 94, pid=2, Contained ECC error", "xid_ecc", "ECCError"),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", "xid_ecc", "ECCError"),
         ("NVRM: Xid (PCI:0000:3b:00): 79, GPU lost", "xid_gpu_lost", "NodeFailure"),
@@ -149,3 +187,8 @@ def test_every_class_has_a_valid_action_and_short_advice() -> None:
     for name, entry in CLASSES.items():
         assert entry.action in get_args(ActionKind), name
         assert entry.mitigation.count(". ") <= 1, name
+
+
+def test_a_counter_of_no_double_bit_error_is_no_fault() -> None:
+    line = _line('exporter DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="6",Hostname="n3"} 0')
+    assert default_rules().match(line, 0) is None

@@ -172,3 +172,30 @@ def test_two_ranks_whose_tracebacks_are_interleaved(tmp_path: Path) -> None:
     verdict = diagnose_files([log])
     assert (verdict.failure_class, verdict.faulty_rank) == ("NameError", 0)
     assert verdict.root_cause_line == 7
+
+
+@pytest.mark.parametrize(
+    ("source", "failure_class"),
+    [
+        (
+            "def teardown():\n    {}['WORLD_SIZE']\ntry:\n    [].mask\nexcept Exception:\n    teardown()\n",
+            "AttributeError",
+        ),
+        (
+            "try:\n    [].mask\nexcept Exception:\n    raise RuntimeError('building the model failed')\n",
+            "AttributeError",
+        ),
+        (
+            "try:\n    {}['x']\nexcept KeyError:\n    raise ValueError('no such corpus as x')\n",
+            "ValueError",
+        ),
+        (
+            "try:\n    {}['x']\nexcept KeyError:\n    raise RuntimeError('corpus x is not in the catalogue')\n",
+            "RuntimeError",
+        ),
+    ],
+)
+def test_what_tells_nothing_of_itself_only_follows(
+    tmp_path: Path, source: str, failure_class: str
+) -> None:
+    assert _run(tmp_path, source).failure_class == failure_class
