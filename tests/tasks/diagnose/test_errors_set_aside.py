@@ -316,13 +316,3 @@ def test_an_optional_module_and_a_note_on_an_earlier_launch_are_no_causes(tmp_pa
         "# last good launch: error: unrecognized arguments: --fp8-margin  (removed)\n" + error
     )
     assert diagnose_files([log]).root_cause_line == 3
-def test_a_setting_may_speak_of_errors(tmp_path: Path) -> None:
-    settings = ["{", '    "hint": "CUDA out of memory: lower micro_batch",', "}"]
-    assert verdict_on(tmp_path, [*settings, *TRACEBACK]).failure_class == "KeyError"
-    reported = ["{", '    "message": "RuntimeError: CUDA out of memory",', "}"]
-    assert verdict_on(tmp_path, reported).failure_class == "OutOfMemoryError"
-
-
-def test_kubernetes_calls_any_event_a_warning(tmp_path: Path) -> None:
-    event = "2m  Warning  Failed  pod/w-0  Failed to pull image: r/lm:rc9: not found"
-    assert verdict_on(tmp_path, [event]).action == "fix_by_user"

@@ -1,0 +1,32 @@
+"""Lines that speak of errors and report none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from configs.records import Verdict
+from tasks.diagnose.diagnose import diagnose_files
+
+FAULT = [
+    "Traceback (most recent call last):",
+    '  File "/work/train.py", line 3, in step',
+    "KeyError: 'labels'",
+]
+
+
+def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
+    path = tmp_path / "job.log"
+    path.write_text("\n".join(lines) + "\n")
+    return diagnose_files([path])
+
+
+def test_a_setting_may_speak_of_errors(tmp_path: Path) -> None:
+    settings = ["{", '    "hint": "CUDA out of memory: lower micro_batch",', "}"]
+    assert verdict_on(tmp_path, [*settings, *FAULT]).failure_class == "KeyError"
+    reported = ["{", '    "message": "RuntimeError: CUDA out of memory",', "}"]
+    assert verdict_on(tmp_path, reported).failure_class == "OutOfMemoryError"
+
+
+def test_kubernetes_calls_any_event_a_warning(tmp_path: Path) -> None:
+    event = "2m  Warning  Failed  pod/w-0  Failed to pull image: r/lm:rc9: not found"
+    assert verdict_on(tmp_path, [event]).action == "fix_by_user"
