@@ -281,7 +281,7 @@ def _report(scores: EvaluationScores, folder: Path, *, json: bool) -> None:
     console.print(table)
     console.print(Text(f"kept in {folder}"), soft_wrap=True)  # a path that can be copied
     for name, reason in scores.failed.items():
-        _say(f"{name} has no scores: {reason}")
+        _say(f"{name} lacks scores: {reason}")
 
 
 def _say(text: str) -> None:

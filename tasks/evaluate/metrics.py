@@ -9,6 +9,7 @@ from typing import Any
 
 from tasks.evaluate.catalog import CatalogEntry
 from tasks.evaluate.harness_source import known_aggregations, known_metrics, nearest
+from tasks.evaluate.metric_types import type_problem
 from tasks.evaluate.offline import network_allowed
 from tasks.evaluate.task_files import FunctionTag
 from tasks.evaluate.task_functions import registers
@@ -24,16 +25,23 @@ _PACKAGES = {
 }
 
 
-def metric_problems(entry: CatalogEntry) -> Iterator[str]:
-    """What is wrong with the task's metrics, and with how they are aggregated."""
+def metric_problems(entry: CatalogEntry, *, overridden: bool = False) -> Iterator[str]:
+    """What is wrong with the task's metrics, and with how they are aggregated.
+
+    `overridden`: a group changes values of the task, maybe its output type.
+    """
     values = entry.values
     if "class" in values:
         return  # the task computes its metrics itself, by whatever names
     metrics = [*_dicts(values.get("metric_list"))]
     own_names = values.get("process_results") is not None or registers(entry, "metric")
+    kind = str(values.get("output_type", "generate_until"))
     own_means = registers(entry, "metric") or registers(entry, "aggregation")
     for metric in metrics:
         found = [*_name_problems(metric, own=own_names)]
+        if not found and values.get("process_results") is None and not overridden:
+            problem = type_problem(metric, kind, own_means=own_means)
+            found = [problem] if problem is not None else []
         yield from found if found or own_means else _aggregation_problems(metric)
 
 

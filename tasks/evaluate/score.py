@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 from configs.errors import EvaluationError
@@ -33,7 +34,13 @@ from tasks.evaluate.plan_wait import await_plan
 from tasks.evaluate.planning import plan_anew
 from tasks.evaluate.responses import Pending, refuse_foreign
 from tasks.evaluate.sandbox import clean_environment
-from tasks.evaluate.score_target import attempt, error_path, read_target, target_path
+from tasks.evaluate.score_target import (
+    TargetScores,
+    attempt,
+    error_path,
+    read_target,
+    target_path,
+)
 from tasks.evaluate.shards import TaskRows
 from tasks.evaluate.times import Done, covered_s, read_times
 
@@ -60,8 +67,9 @@ def score(evaluation: EvaluationDir, *, follow: bool = False) -> EvaluationScore
         time.sleep(_LOOK_S)
     if failed:
         raise EvaluationError(_why(evaluation, plan, failed[0]))
-    if all(failures := [_failure(evaluation, plan, target) for target in plan.targets]):
-        raise EvaluationError(str(failures[0]))
+    found = [read_target(evaluation, plan, target) for target in plan.targets]
+    if failures := _all_failed(found):
+        raise EvaluationError(failures[0])
     refuse_foreign(evaluation, plan)
     return _write_scores(evaluation, plan)
 
@@ -82,6 +90,12 @@ def _failure(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> st
     """Why the target cannot be scored; empty: it is scored; None: it was not tried."""
     found = read_target(evaluation, plan, target)
     return None if found is None else found.failure or ""
+
+
+def _all_failed(targets: Sequence[TargetScores | None]) -> list[str]:
+    """Why each has failed, if all have and none has a score."""
+    failures = [t.failure for t in targets if t is not None and t.failure and not t.scores]
+    return failures if len(failures) == len(targets) else []
 
 
 def _start(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> int:
@@ -171,7 +185,7 @@ def _main(argv: list[str]) -> int:
         for row in record.scores:
             print(f"{row.task} {row.metric} {row.value:.4f}")
         for target, reason in record.failed.items():
-            print(f"{target} has no scores: {reason}")
+            print(f"{target} lacks scores: {reason}")
 
     arguments = [argument for argument in argv if argument not in flags]
     return run_command("tasks.evaluate.score", command, arguments)

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -23,6 +23,7 @@ from tasks.evaluate.enumeration import Target, load_targets, one_line, pin_docum
 from tasks.evaluate.given_up import why_given_up
 from tasks.evaluate.harness import evaluate
 from tasks.evaluate.manifest import documents_path, read_documents
+from tasks.evaluate.metric_types import without_score
 from tasks.evaluate.plan import EvaluationPlan, read_plan
 from tasks.evaluate.replay import ReplayLM
 from tasks.evaluate.resampling import own_resampling
@@ -55,7 +56,7 @@ class TargetScores(Record):
     scores: list[Score]
     score_s: float
     failure: str | None = None
-    """Why it has no scores: its own fault, not that of the recorded responses."""
+    """Why it has no scores, or not all: its own fault, not that of the recorded responses."""
 
 
 def target_path(evaluation: EvaluationDir, plan: EvaluationPlan, target: str) -> Path:
@@ -113,6 +114,7 @@ def score_target(
             for task, values in results["metrics"].items()
             for score in _scores(task, values, results["higher_is_better"].get(task, {}))
         ]
+        failure = missing_scores(target, results["metrics"], scores)
     except (SandboxError, TargetError) as error:
         if error.__cause__ is not None:
             traceback.print_exception(error)
@@ -192,6 +194,27 @@ def _scores(
             samples=metrics.get("sample_len", 0),
             higher_is_better=higher_is_better.get(key.partition(",")[0]),
         )
+
+
+def missing_scores(target: Target, results: Metrics, scores: Sequence[Score]) -> str | None:
+    """What is said when a metric that was asked for has come to nothing, or all of them have."""
+    for name, task in target.tasks.items():
+        scored = {_metric_of(score.metric) for score in scores if score.task == name}
+        seen = {_metric_of(key) for key in results.get(name, {})}
+        if missing := [*without_score(task, scored, seen - scored)]:
+            metrics = " and ".join(repr(metric) for metric in missing)
+            return (
+                f"evaluation task {name!r} has no score of metric {metrics}: nothing that it computes "
+                f"is a number of this name; it has {', '.join(sorted(scored)) or 'none'}"
+            )
+    return (
+        None if scores else f"evaluation task {target.name!r} gives no score: see its metric_list"
+    )
+
+
+def _metric_of(key: str) -> str:
+    """lm-eval's `acc,none`, without the filter."""
+    return key.rpartition(",")[0] or key
 
 
 def _stderr_key(key: str) -> str:

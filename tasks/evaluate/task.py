@@ -97,7 +97,7 @@ def evaluate_checkpoint(
         get_run_logger().error("evaluation of step %d failed at %s: %s", step, stage, error)
         return None
     for name, reason in scores.failed.items():
-        get_run_logger().error("step %d has no scores of %s: %s", step, name, reason)
+        get_run_logger().error("step %d lacks scores of %s: %s", step, name, reason)
     return scores
 
 

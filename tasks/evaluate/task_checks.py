@@ -60,7 +60,14 @@ def checked_entries(catalog: Catalog, names: Sequence[str]) -> list[CatalogEntry
 
 def problems_of(entry: CatalogEntry, *, overridden: bool = False) -> list[str]:
     """A sentence for each mistake. Of a task whose values a group changes, only what holds all the same."""
-    found = [*(group_problems if entry.is_group else metric_problems)(entry), *file_problems(entry)]
+    found = [
+        *(
+            group_problems(entry)
+            if entry.is_group
+            else metric_problems(entry, overridden=overridden)
+        )
+    ]
+    found += file_problems(entry)
     if not entry.is_group and not overridden and "class" not in entry.values:
         found += _key_problems(entry)
         found += split_problems(entry)

@@ -54,7 +54,7 @@ def test_of_a_model_scores_are_printed_and_what_has_none_makes_it_fail(
     monkeypatch.setattr(cli_evaluate, "evaluate_folder", evaluate_folder)
     done = CliRunner().invoke(cli.app, ["evaluate", str(tmp_path), "--resume"])
     assert done.exit_code == code, done.output
-    assert ("code has no scores: its metric raised" in done.output) == bool(failed)
+    assert ("code lacks scores: its metric raised" in done.output) == bool(failed)
 
 
 @pytest.mark.parametrize(("refused", "code"), [((4,), 1), ((4, 8), 2), ((), 0)])
