@@ -51,7 +51,10 @@ def _is_left_over(cause: Finding, scan: Scan) -> bool:
     if cause.method != _PORT_TAKEN or not cause.steps_before + cause.reports_before:
         return False
     return any(
-        f.order < cause.order and f.failure_class in _COMMUNICATION for f in scan.fatal("effect")
+        f.line.file == cause.line.file
+        and f.order < cause.order
+        and f.failure_class in _COMMUNICATION
+        for f in scan.fatal("effect")
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from tasks.diagnose.exception_types import class_of_type
 from tasks.diagnose.exceptions import Raised, lost_worker
 from tasks.diagnose.findings import Finding
+from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.rules import RuleSet
 
@@ -20,6 +21,11 @@ _GENERAL = (
     "RuntimeError",
     "AttributeError",
 )
+_OF_LIBRARIES = ("shared_library", "driver_library")
+"""Rules whose words are also those of programs that look for what they can do without."""
+_SAYS_THAT_IT_FAILED = compile_pattern(r"(?i)\b(?:error|fatal|critical)\b")
+_RENDEZVOUS = "rendezvous"
+"""torchrun's own link of a chain that begins with its store's general words."""
 _SAYS_MORE = ("S3StorageError", "ModelLoadingError", "DatasetLoadingError")
 
 _WEIGHT_FRAMES = compile_pattern(
@@ -37,6 +43,14 @@ _WEB_FRAMES = compile_pattern(
 )
 _WEIGHT_CLASSES = ("OSError", "FileNotFoundError", "KeyError", "RuntimeError", "ValueError")
 _DATA_CLASSES = ("OSError", "ValueError", "RuntimeError", "AssertionError")
+
+
+def finding_in(line: LogLine, rules: RuleSet, order: int) -> Finding | None:
+    """What a line says that is no exception's. A library that it does not miss as an error is only mentioned."""
+    finding = rules.match(line, order)
+    if finding is None or finding.method not in _OF_LIBRARIES:
+        return finding
+    return replace(finding, in_passing=_SAYS_THAT_IT_FAILED.search(line.body) is None)
 
 
 def finding_of(raised: Raised, rules: RuleSet, order: int) -> Finding | None:
@@ -79,9 +93,9 @@ def _by_outer_links(
         return finding
     for link in raised.links()[1:]:
         outer = rules.match(link.line, order)
-        if outer is None or outer.failure_class not in _SAYS_MORE:
+        if outer is None or (outer.failure_class not in _SAYS_MORE and outer.method != _RENDEZVOUS):
             continue
-        if outer.failure_class == "S3StorageError":
+        if outer.failure_class == "S3StorageError" or outer.method == _RENDEZVOUS:
             return outer
         if finding.method == "exception":
             return replace(finding, failure_class=outer.failure_class, method=outer.method)

@@ -28,7 +28,8 @@ def verdict_on_success(scan: Scan) -> Verdict | None:
     failed = scan.survival.failed_exit() is not None
     if ended_well is not None and (completed is not None or not failed):
         return make_verdict("NoFailure", method="log", confidence=0.95, evidence=[ended_well])
-    if completed is None or scan.fatal("decisive") or scan.fatal("cause"):
+    told = [f for f in scan.fatal("cause") if not f.in_passing]
+    if completed is None or scan.fatal("decisive") or told:
         return None
     return make_verdict("NoFailure", method="completed", confidence=0.7, evidence=[completed])
 

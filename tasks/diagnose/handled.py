@@ -14,11 +14,15 @@ _WORDS = (
     r"restarted|rebuilding|not (?:needed|required)|warn(?:ing)?[ _]and[ _]continu\w+|cache miss|will (?:re)?try|retry loop|no action needed|non-critical|"
     r"thrown while requesting|does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re|"
     r"retry in|probing with|(?:counted|scored|treated) as (?:a )?(?:failed|wrong|incorrect|miss\w*|0)|scored 0)\b|\w disabled\)|\(expected\)|"
-    r"(?:->|=>|→|;) ?(?:now )?(?:using|writing|reading|saving|loading|trying|falling)\b)"
+    r", (?:using|falling back)\b|(?:->|=>|→|;) ?(?:now )?(?:using|writing|reading|saving|loading|trying|falling)\b)"
 )
 _LEVEL = r"^(?:[^\s:]*[\s:]+){0,5}\[?(?:WARN(?:ING)?|INFO|DEBUG)\b"
+_GLOG_LEVEL = (
+    r"\b[WI](?:\d{3,4} \d\d:\d\d:[\d.]+(?: +\d+)?)? [\w/.-]{1,160}\.(?:cc|cpp|cu|h|py):\d+\]"
+)
+"""As TensorFlow and torch write it: a letter before the place in the source."""
 _RECORDS_LEVEL = r"\"(?:level|levelname|severity)\": ?\"(?:WARN(?:ING)?|INFO|DEBUG)\""
-_HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_RECORDS_LEVEL}|{_WORDS}")
+_HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_GLOG_LEVEL}|{_RECORDS_LEVEL}|{_WORDS}")
 _BEFORE = compile_pattern(rf"(?i){_WORDS}|optional")
 _ANNOUNCES = compile_pattern(r"(?i):\s*$|\braised\b|\bexception\b|traceback")
 _IGNORED = compile_pattern(r"^(?:Exception ignored in|Error in atexit)")

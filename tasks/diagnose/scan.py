@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tasks.diagnose.absence import IdleHosts, RollCall
 from tasks.diagnose.accounting import Accounting
-from tasks.diagnose.classify import finding_of
+from tasks.diagnose.classify import finding_in, finding_of
 from tasks.diagnose.collectives import Collectives, names_missing
 from tasks.diagnose.exceptions import Raised
 from tasks.diagnose.findings import Finding, Role
@@ -214,7 +214,7 @@ class Scan:
     def _note_line(self, line: LogLine, key: Stream, stream: StreamState) -> None:
         if stream.handled.recovered(line):
             self._withdraw(stream.handled.last, key)
-        finding = self.rules.match(line, self.order)
+        finding = finding_in(line, self.rules, self.order)
         if finding is not None and finding.role == "decisive" and says_nothing_wrong(line.body):
             finding = None
         if finding is not None and finding.node is None:
