@@ -21,7 +21,7 @@ _PRESENT = compile_pattern(
     r"(?P<what>(?i:\b(?:[a-z]+[ _])?rank))[ =:]{1,2}(?P<own>\d{1,6}) ?(?:/|of) ?(?P<of>\d{1,6})\b)"
 )
 _UTILIZATION = compile_pattern(
-    r"(?i)^(?P<before>.{0,200}?)\b(?:gpu[_ ]?)?util\w*%?[ =:]{1,2}(?P<busy>\d{1,3}%?(?:[, ]+\d{1,3}%?)*)"
+    r"(?i)^(?P<before>.{0,200}?)\b(?:gpu[_ ]?)?(?:util\w*|busy)%?\"?[ =:]{1,2}[\[(]?(?P<busy>\d{1,3}%?(?:[, ]+\d{1,3}%?)*)"
 )
 _SHARE = compile_pattern(r"\b(?P<share>\d{1,6})/(?P<of>\d{1,6})\b")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
@@ -126,7 +126,9 @@ class IdleHosts:
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
         text = line.text
-        if "til" not in text or (match := _UTILIZATION.search(text)) is None:
+        if ("til" not in text and "busy" not in text) or (
+            match := _UTILIZATION.search(text)
+        ) is None:
             return
         if match["before"].rstrip().lower().endswith("cpu"):
             return

@@ -26,10 +26,11 @@ _THREAD = compile_pattern(r"\"(?P<thread>[\w-]+)\"")
 _WAITS = compile_pattern(
     r"(?i)^(?:wait\w*|synchroni[sz]e|barrier|all_?reduce\w*|all_?gather\w*|reduce_scatter\w*|broadcast\w*|all_to_all\w*)$"
 )
+_FRAME_WORDS = (".py", ".so", ".c:", ".cc:", ".cpp:", ".cu:", ".c)", ".cc)", ".cpp)", ".cu)")
 _MAX_PROCESSES = 20_000
 _MAX_FRAMES = 64
 _MIN_PROCESSES = 3
-_LINES_OF_A_HEAD = 3
+_LINES_OF_A_HEAD = 6
 _MOST = 0.75
 """Share of all processes that must be at the same place, for another place to mean something."""
 
@@ -43,20 +44,24 @@ class DumpedStacks:
 
     places: dict[Who, tuple[str, ...]] = field(default_factory=dict)
     """Functions, the innermost first."""
+    seen: tuple[str, int] = ("", 0)
+    """The file of the last frame, and the steps that it had reported before."""
     _heads: list[LogLine] = field(default_factory=list)
     _who: Who | None = None
     """Whose frames are being read."""
 
-    def feed(self, line: LogLine) -> None:
-        """Take note of one line."""
+    def feed(self, line: LogLine, steps: int = 0) -> None:
+        """Take note of one line; `steps`: that its file has reported before it."""
         text = line.body
-        if "(" not in text and "File" not in text:
+        if not any(word in text for word in _FRAME_WORDS):
             self._begin(line)
             return
         calls = _CALL.findall(text) if text.count("(") > 1 else []
         if len(calls) > 1:
+            self.seen = (line.file, steps)
             self._note_whole(line, text, calls)
         elif (match := _FRAME.search(text)) is not None:
+            self.seen = (line.file, steps)
             self._note_frame(line, match["function"] or match["name"])
         else:
             self._begin(line)
@@ -88,6 +93,7 @@ class DumpedStacks:
 
     def merge(self, other: DumpedStacks) -> None:
         """Add what later files tell."""
+        self.seen = other.seen if other.places else self.seen
         for who, place in other.places.items():
             if who in self.places or len(self.places) < _MAX_PROCESSES:
                 self.places[who] = place
@@ -110,7 +116,7 @@ class DumpedStacks:
 
 def tells_stack(body: str) -> bool:
     """Whether the line is a frame of a stack, or a whole one."""
-    return ("(" in body or "File" in body) and (
+    return any(word in body for word in _FRAME_WORDS) and (
         _FRAME.search(body) is not None or len(_CALL.findall(body)) > 1
     )
 

@@ -71,6 +71,12 @@ def _verdict_on_watchers(scan: Scan) -> Verdict | None:
         line.file
     ]:
         return hang(scan, "NCCL's own report says which rank does not come", line, root=True)
+    file, steps = scan.watchers.stacks.seen
+    if scan.watchers.stacks.odd_one() is not None and steps_in[file] == steps:
+        last = next(tail[-1] for tail in reversed(scan.progress.tails.values()))
+        return hang(
+            scan, "one process does something else than all others that were looked at", last
+        )
     if (idle := scan.idle_hosts.idle_without_a_step(steps_in)) is None:
         return None
     last = next(tail[-1] for tail in reversed(scan.progress.tails.values()))

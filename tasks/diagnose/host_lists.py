@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from tasks.diagnose.host_names import family_of, may_name_host
+from tasks.diagnose.node_lists import expand_hosts
 from tasks.diagnose.patterns import compile_pattern
 
 _RANKS = compile_pattern(
@@ -31,6 +32,15 @@ _FIRST_RANK = compile_pattern(
 _EACH = compile_pattern(
     r"(?i)\b(?P<key>\d{1,3}) (?:procs?|process(?:es)?|gpus?|ranks|slots|workers)(?: each| per (?:node|host)|/(?:node|host))"
 )
+_ON_NODE = compile_pattern(
+    r"(?i)\b(?:SLURM_GPUS_ON_NODE|SLURM_(?:N?TASKS|GPUS)_PER_NODE|n(?:um_)?proc(?:esse)?s?[_-]per[_-]node|gpus[_-]per[_-]node)"
+    r"[ =:]+(?P<set>\d{1,3})\b|"
+    r"\b(?P<said>\d{1,3}) (?:procs?|process(?:es)?|gpus?|ranks|workers) (?:an?|each|per|on (?:each|every)) (?:node|host|machine)\b|"
+    r"\brank ?= ?(?P<formula>\d{1,3}) ?\* ?\w+ ?\+"
+)
+_WORLD = compile_pattern(r"(?i)\bworld[_ ]?size[ =:]{1,3}(?P<world>\d{1,6})\b")
+_ON_NODE_WORDS = ("node", "host", "machine", "rank =", "rank=")
+_LSF = re.compile(r"<(\d{1,3})\*([A-Za-z][\w.-]*)>")
 _MAP_NODE = compile_pattern(r"^\s*Data for node: (?P<host>[A-Za-z][\w.-]*)")
 _MAP_RANK = compile_pattern(r"\bProcess rank: (?P<rank>\d{1,6})\b")
 """Of mpirun's --display-map."""
@@ -57,6 +67,15 @@ class HostLists:
     """Hosts by their first rank."""
     each: int | None = None
     """Processes of a host."""
+    on_node: int | None = None
+    """The same, as the launch or its environment has it."""
+    job: dict[str, None] = field(default_factory=dict)
+    """The job's own hosts, in the scheduler's order."""
+    world: int = 0
+    """How many ranks there are, as the first line that tells has it."""
+    _job_list: str = ""
+    last_rank: int = 0
+    """The highest that was met."""
     mapped: dict[int, str] = field(default_factory=dict)
     """Hosts by rank, as mpirun's map has them."""
     _map_node: str | None = None
@@ -82,9 +101,23 @@ class HostLists:
             self._note_start(text, label)
         if "slots" in lower and (match := _SLOTS.search(text)):
             self.slots.setdefault(match["host"], int(match["count"]))
+        if any(word in lower for word in _ON_NODE_WORDS) and (match := _ON_NODE.search(text)):
+            count = next(int(found) for found in match.groupdict().values() if found)
+            self.on_node = max(self.on_node or 0, count)
+        if not self.world and "world" in lower and (match := _WORLD.search(text)):
+            self.world = int(match["world"])
         self._note_names(text)
+        if "*" in text and len(slots := _LSF.findall(text)) > 1:
+            self.slots.update({host: int(count) for count, host in slots if host not in self.slots})
         if "-" in text and len(spans := _SPAN_OF_HOST.findall(text)) > 1:
             self._note_spans([(int(low), int(high), name) for low, high, name in spans])
+
+    def note_job(self, text: str, *, certain: bool) -> None:
+        """A list of nodes as Slurm writes it: the first that is met, and then what the environment has."""
+        if "[" not in text or text == self._job_list or (self.job and not certain):
+            return
+        self._job_list = text
+        self.job = dict.fromkeys(expand_hosts(text))
 
     def _note_ranges(self, text: str, label: str | None) -> None:
         """Each host stands before its ranks, or each behind them; a label may stand for all."""
@@ -167,6 +200,11 @@ class HostLists:
         self.ranges = {**other.ranges, **self.ranges}
         self.starts = {**other.starts, **self.starts}
         self.mapped = {**other.mapped, **self.mapped}
+        if other.job and not self.job:
+            self.job, self._job_list = other.job, other._job_list
+        self.on_node = max(self.on_node or 0, other.on_node or 0) or None
+        self.world = self.world or other.world
+        self.last_rank = max(self.last_rank, other.last_rank)
         self.each = other.each or self.each
         for family, names in other._bare.items():
             self._note_bare(family, names)
@@ -190,6 +228,15 @@ class HostLists:
             return filled({at * self.each: host for at, host in enumerate(self.hosts)}, self.each)
         return {}
 
+    def by_launch(self) -> dict[int, str]:
+        """Where launchers place ranks by themselves: through the job's hosts, as many on each."""
+        hosts, each = list(self.job or self.hosts), self.on_node
+        if not each and self.job and self.world % len(hosts) == 0:
+            each = self.world // len(hosts)
+        if not each or len(hosts) < 2 or self.last_rank >= each * len(hosts):
+            return {}
+        return filled({at * each: host for at, host in enumerate(hosts)}, each)
+
 
 def may_be_list(text: str) -> bool:
     """Whether the line may tell hosts, or one of a list of them."""
@@ -198,6 +245,9 @@ def may_be_list(text: str) -> bool:
     return (
         any(pattern.search(text) for pattern in telling)
         or _MAP_NODE.match(text) is not None
+        or _ON_NODE.search(text) is not None
+        or _WORLD.search(text) is not None
+        or len(_LSF.findall(text)) > 1
         or _MAP_RANK.search(text) is not None
         or (len(alone) < _MAX_ALONE_CHARS and _WORD.fullmatch(alone) is not None)
         or len(_row_of_names(text)) > 1

@@ -28,6 +28,11 @@ _SYSTEM_LINES = (
     compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
 )
 
+_SERVICE = compile_pattern(
+    r"^(?:(?P<daemon>slurmstepd|slurmd)|bmc|ipmi|idrac|ilo|console|kubelet|raylet|mgmt)-(?P<host>[A-Za-z][\w.-]*)$|"
+    r"^(?P<of>[A-Za-z][\w.-]*\w)-(?:bmc|ipmi|idrac|ilo|console|mgmt|oob)$"
+)
+
 
 def node_of_system_line(text: str, known: AbstractSet[str]) -> str | None:
     """The name where a host's stands, if it can be one; `known`: names that are hosts'."""
@@ -43,3 +48,11 @@ def _may_be_host(name: str, known: AbstractSet[str]) -> bool:
     if name in known:
         return True
     return name[0].isalpha() and any(c.isdigit() for c in name) and not is_a_device(name)
+
+
+def host_of_service(name: str) -> tuple[str, bool]:
+    """The host that a daemon or a management controller is called after, and whether it surely is."""
+    match = _SERVICE.match(name)
+    if match is None:
+        return name, False
+    return match["host"] or match["of"], match["daemon"] is not None

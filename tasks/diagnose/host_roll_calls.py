@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from tasks.diagnose.host_names import family_of, host_tokens
@@ -10,7 +11,7 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _CALL = compile_pattern(
-    r"(?i)\b(?:roll[ _-]?call|alive|present|answered|heard (?:from|of)|heartbeats?|responding|ready|online|up|members?)\b"
+    r"(?i)\b(?:roll[ _-]?call|alive|present|answered|heard (?:from|of)|heartbeats?|responding|ready|online)\b"
 )
 _NUMBERS = re.compile(r"\d+")
 _SHAPE_CHARS = 60
@@ -26,6 +27,7 @@ class Calls:
     hosts: set[str] = field(default_factory=set)
     """All that have ever answered."""
     last: set[str] = field(default_factory=set)
+    latest: LogLine | None = None
     first_short: LogLine | None = None
     """The first of those, up to the last, in which the same hosts were missing."""
 
@@ -50,7 +52,7 @@ class HostRollCalls:
         missing = calls.hosts - calls.last
         if len(calls.hosts) < _MAX_HOSTS:
             calls.hosts |= hosts
-        calls.last = hosts
+        calls.last, calls.latest = hosts, line or calls.latest
         gone = calls.hosts - hosts
         if not gone:
             calls.first_short = None
@@ -62,14 +64,18 @@ class HostRollCalls:
         for shape, theirs in other.calls.items():
             mine = self.calls.setdefault(shape, Calls())
             mine.hosts |= theirs.hosts
-            self._note(mine, theirs.last, theirs.first_short)
+            self._note(mine, theirs.last, theirs.first_short or theirs.latest)
 
-    def missing(self) -> tuple[str, LogLine] | None:
-        """The only host that has answered before and is missing at last, and the line where it first is."""
+    def missing(self, members: AbstractSet[str]) -> tuple[str, LogLine] | None:
+        """The only host that is missing at last, and the line where it first is.
+
+        It has answered before, or is one of the job's `members`, of which all others have answered.
+        """
         for calls in self.calls.values():
-            gone = calls.hosts - calls.last
-            if len(gone) == 1 and len(calls.last) >= _MIN_HOSTS and calls.first_short is not None:
-                return next(iter(gone)), calls.first_short
+            whole = calls.hosts | members if calls.last <= members else calls.hosts
+            gone, line = whole - calls.last, calls.first_short or calls.latest
+            if len(gone) == 1 and len(calls.last) >= _MIN_HOSTS and line is not None:
+                return next(iter(gone)), line
         return None
 
 

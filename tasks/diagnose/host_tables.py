@@ -68,6 +68,8 @@ class HostTables:
         label = self._note_label(text, line.file)
         self.lists.feed(text, label)
         rank = _rank_in(line)
+        if line.rank is not None:
+            self.lists.last_rank = max(self.lists.last_rank, line.rank)
         if rank is not None:
             self._note(self.ranks, rank, text)
         if text.count(".") >= 3 and (match := _ADDRESS.search(text)):

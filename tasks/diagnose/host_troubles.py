@@ -17,13 +17,23 @@ _TROUBLE = compile_pattern(
     r"(?i)\bno(?:t|n)?[ -]?respon(?:d|se|sive|ding)\b|\bunresponsive\b|\bun-?reachable\b|\bno route to host\b|"
     r"\bhost is down\b|\btimed out on (?:send|recv)|\blost (?:contact|communication|power)\b|"
     r"\b(?:setting|set|marked|marking|moved|state|is|went|now|put)\b.{0,80}\b(?:down|drain\w*|dead|offline|lost)\b|"
-    r"\bretire(?:d|ment)\b|\bpower(?:ed)?[ -](?:off|down|loss|lost|failure)\b|\bac lost\b|"
+    r"\bretire(?:d|ment)\b|\bpower(?:ed)?(?: is)?[ :-]{1,4}(?:off|down|loss|lost|failure)\b|\bdown\*|\bnot ?ready\b|\brebooted\b|"
+    r"\b100 ?% (?:packet )?loss\b|\bup:? \d{1,2} ?min|"
+    r"\blast (?:seen|heard|contact|heartbeat|report\w*|answer\w*|ping)\b\D{0,20}(?:[6-9]\d|\d{3,})(?:\.\d+)? ?s|"
+    r"\blast (?:seen|heard|contact|heartbeat|report\w*|answer\w*|ping)\b\D{0,20}\d{1,4} ?(?:m|h)|\bac lost\b|"
     r"\bfail(?:ed|ing|s) \w*[ _]?check|\bhealth check .{0,20}fail|\bunhealthy\b|\bno heartbeat\b|"
     r"\b(?:did|does|do) not (?:answer|respond|reply)\b|\bno (?:answer|reply)\b|"
     r"\b(?:connection|connect|ssh|ping)\b.{0,60}\b(?:timed out|refused|failed)\b"
 )
+_ADDRESS = compile_pattern(
+    r"(?:^|[^\d.])(?P<address>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?:[^\d.]|$)"
+)
+_OF_A_HOST = compile_pattern(r"(?i)\b(?:ssh|ping)\b|\b(?:host|node|agent|machine)[ =:]{1,2}\d")
+"""What is reached is a machine, and no rank's port."""
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 """A cloud's name for the machine behind a node."""
+_RECORD = compile_pattern(r"\bNodeName=(?P<host>[A-Za-z][\w.-]*)")
+_LINES_OF_A_RECORD = 8
 _PASSED = compile_pattern(
     r"(?i)\b(?:yesterday|days? ago|last (?:week|month)|other job|neighbour)\b"
 )
@@ -45,6 +55,12 @@ _WORDS = (
     "heartbeat",
     "nswer",
     "reply",
+    "eady",
+    "loss",
+    "reboot",
+    " up ",
+    "last ",
+    "Last ",
     "efused",
     "ffline",
 )
@@ -67,10 +83,14 @@ class HostTroubles:
 
     first: dict[str, Trouble] = field(default_factory=dict)
     last: dict[str, Trouble] = field(default_factory=dict)
+    _record: tuple[LogLine, str] | None = None
+    """Where the scheduler's record of a node begins, and the node."""
 
     def feed(self, line: LogLine, order: int, steps: int) -> None:
         """Take note of one line."""
-        host = _host_in_trouble(line)
+        if "NodeName=" in line.body and (match := _RECORD.search(line.body)) is not None:
+            self._record = (line, match["host"])
+        host = _host_in_trouble(line) or self._recorded(line)
         if host is None or (host not in self.last and len(self.last) >= _MAX_HOSTS):
             return
         told = self.last[host] = Trouble(line, order, steps)
@@ -79,6 +99,14 @@ class HostTroubles:
         if before is None or before.line.file != line.file or before.steps < steps:
             self.first[host] = told
 
+    def _recorded(self, line: LogLine) -> str | None:
+        """The node of the record that the line is of, if it says that it is in trouble."""
+        if self._record is None or "State=" not in line.body:
+            return None
+        begun, host = self._record
+        near = begun.file == line.file and 0 < line.number - begun.number <= _LINES_OF_A_RECORD
+        return host if near and _TROUBLE.search(line.body) is not None else None
+
     def merge(self, other: HostTroubles) -> None:
         """Add what later files tell."""
         self.first = {**other.first, **self.first}
@@ -86,7 +114,9 @@ class HostTroubles:
 
 
 def tells_trouble(line: LogLine) -> bool:
-    """Whether the line says that something is wrong with one host."""
+    """Whether the line says that something is wrong with one host, or is of a scheduler's record of one."""
+    if "NodeName=" in line.body or "State=" in line.body:
+        return True
     return _host_in_trouble(line) is not None
 
 
@@ -98,4 +128,6 @@ def _host_in_trouble(line: LogLine) -> str | None:
         return None
     tokens = set(host_tokens(text))
     hosts = {name for name in tokens if _INSTANCE.fullmatch(name) is None} or tokens
+    if not hosts and _OF_A_HOST.search(text) is not None:
+        hosts = {match["address"]} if (match := _ADDRESS.search(text)) is not None else set()
     return hosts.pop() if len(hosts) == 1 else None

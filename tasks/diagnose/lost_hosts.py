@@ -20,7 +20,7 @@ _STEPS_AFTER = 3
 
 def lost_host(scan: Scan) -> tuple[str, LogLine] | None:
     """The host, and the first line that says so."""
-    missing = scan.watchers.roll_calls.missing()
+    missing = scan.watchers.roll_calls.missing(scan.topology.job_hosts)
     return missing or _only_member_in_trouble(scan)
 
 
@@ -43,7 +43,12 @@ def host_lost_beside(effect: Finding, scan: Scan) -> Finding | None:
 
 def _only_member_in_trouble(scan: Scan) -> tuple[str, LogLine] | None:
     topology, troubles = scan.topology, scan.watchers.troubles
-    members = _short(topology.job_hosts or set(topology.by_rank.values()))
+    members = _short(
+        topology.job_hosts
+        or set(topology.by_rank.values())
+        or set(topology.pods.nodes.values())
+        or set(topology.by_address.values())
+    )
     found: dict[str, LogLine] = {}
     for name, last in troubles.last.items():
         host = topology.host(name, None) or name

@@ -6,6 +6,7 @@ counts is not how high a counter is, for errors of years ago stay in it, but tha
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -23,8 +24,16 @@ _COUNT = compile_pattern(
     r"(?i)^(?P<key>.{0,80}\b\w*(?:errors?|replays?|recover\w*|crc|discards?|uncorr\w*|dbe|sbe|retir\w*|remap\w*|symbol\w*|"
     r"link_?down\w*|flaps?|carrier\w*|retrans\w*|drops?|dropped|timeouts?)\w*[^:=\d]{0,40})[:=]\s*(?P<value>\d{1,18})\s*$"
 )
+_FIELDS = re.compile(
+    r"\b([a-z_]{0,40}(?:error|replay|recover|crc|discard|uncorr|dbe|retir|symbol|down|flap|carrier|retrans|drop|timeout)[a-z_]{0,40})[=:] ?(\d{1,18})\b",
+    re.IGNORECASE,
+)
+_HAS_FIELDS = compile_pattern(
+    r"(?i)(?:error|replay|recover|crc|discard|uncorr|dbe|retir|symbol|down|flap|carrier|retrans|drop|timeout)[a-z_]{0,40}[=:] ?\d"
+)
 _MAX_COUNTERS = 100_000
 _MAX_HOSTS = 20_000
+_DEVICE_CHARS = 16
 _FAR_MORE = 10
 _MAX_HEAD_CHARS = 120
 
@@ -53,6 +62,9 @@ class MovedCounters:
         if line.rank is not None:
             return
         text = line.body
+        if ("=" in text or ":" in text) and len(fields := _fields_in(text)) > 1:
+            self._note_fields(text, fields)
+            return
         place = self._places.setdefault(line.file, _Place())
         if (
             (":" in text or "=" in text)
@@ -66,6 +78,17 @@ class MovedCounters:
                 self._listings[host] += 1
         elif place.host is not None and (found := _DEVICE.match(text)) is not None:
             place.device = found[0].strip()
+
+    def _note_fields(self, text: str, fields: list[tuple[str, str]]) -> None:
+        """Of a line that has a host and all its counters."""
+        hosts = set(host_tokens(text))
+        if len(hosts) != 1 or len(self._listings) >= _MAX_HOSTS:
+            return
+        host = hosts.pop()
+        self._listings[host] += 1
+        device = text[: text.index(fields[0][0])][-_DEVICE_CHARS:]
+        for key, value in fields:
+            self._note(_Place(host, device), key, int(value))
 
     def _note(self, place: _Place, key: str, value: int) -> None:
         host = place.host or ""
@@ -89,8 +112,17 @@ class MovedCounters:
         return most[0][0] if alone and len(self._listings) > 1 else None
 
 
+def _fields_in(text: str) -> list[tuple[str, str]]:
+    """Names and values; most lines have none."""
+    if _HAS_FIELDS.search(text) is None:
+        return []
+    return _FIELDS.findall(text)
+
+
 def tells_counters(body: str) -> bool:
     """Whether the line may be of a listing of counters."""
+    if len(_fields_in(body)) > 1:
+        return True
     return (
         _COUNT.match(body) is not None
         or _DEVICE.match(body) is not None

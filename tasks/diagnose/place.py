@@ -49,6 +49,8 @@ def _name_of_node(finding: Finding, scan: Scan) -> str | None:
         return host
     if finding.method in _NAMES_ANOTHER and (lost := lost_host(scan)) is not None:
         return lost[0]
+    if finding.role == "effect" and (host := _whose_counters_rose(finding, scan)) is not None:
+        return host  # The line names who reports it.
     undecided = finding.failure_class == "Hang" and topology.names_several(finding.line.body)
     if finding.method not in _NAMES_ANOTHER and not undecided:
         told = [finding, *(alike if finding.role == "decisive" else ())]
@@ -60,10 +62,14 @@ def _name_of_node(finding: Finding, scan: Scan) -> str | None:
             return writer
         if finding.role == "decisive" and (host := only_name_in(finding.line.text)) is not None:
             return host
-    if finding.failure_class in _COUNTED and (host := scan.watchers.counters.only_host()):
+    if (host := _whose_counters_rose(finding, scan)) is not None:
         return host
     rank = rank_of(finding, scan)
     return topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
+
+
+def _whose_counters_rose(finding: Finding, scan: Scan) -> str | None:
+    return scan.watchers.counters.only_host() if finding.failure_class in _COUNTED else None
 
 
 def _most_named(hosts: list[str]) -> str | None:
@@ -124,7 +130,7 @@ def _seen_by_watchers(scan: Scan) -> tuple[set[int], str | None] | None:
         rank, host = odd
         ranks = set() if rank is None else {rank}
         return ranks, scan.topology.host(host, rank) or host_by_order(scan, ranks)
-    if (missing := scan.watchers.roll_calls.missing()) is not None:
+    if (missing := scan.watchers.roll_calls.missing(scan.topology.job_hosts)) is not None:
         return set(), missing[0]
     return None
 
@@ -145,6 +151,6 @@ def known_ranks(scan: Scan) -> set[int]:
 
 def one_host(scan: Scan, ranks: Iterable[int]) -> str | None:
     """The host of all these ranks, when it is one of several."""
-    by_rank = scan.topology.by_rank
+    by_rank = {**scan.topology.by_launch, **scan.topology.by_rank}
     hosts = {by_rank.get(rank) for rank in ranks}
     return hosts.pop() if len(hosts) == 1 and len(set(by_rank.values())) > 1 else None

@@ -74,8 +74,9 @@ def _pairs_in(text: str) -> list[tuple[str, str]]:
         text = text[match.end() :]
     if len({pod for pod, _ in found}) < 2 or len({family_of(node) for _, node in found}) > 1:
         return []
-    alike = len({pod[:_MIN_COMMON_CHARS] for pod, _ in found}) == 1
-    other = family_of(found[0][1]) not in {family_of(pod) for pod, _ in found}
+    families = {family_of(pod) for pod, _ in found}
+    alike = len(families) == 1 or len({pod[:_MIN_COMMON_CHARS] for pod, _ in found}) == 1
+    other = family_of(found[0][1]) not in families
     return found if alike and other and all(may_name_host(node) for _, node in found) else []
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tasks.diagnose.absence import tells_presence
-from tasks.diagnose.host_mentions import NO_HOSTS, node_of_system_line
+from tasks.diagnose.host_mentions import NO_HOSTS, host_of_service, node_of_system_line
 from tasks.diagnose.host_names import is_a_device
 from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
@@ -52,9 +52,6 @@ _NO_NAMES = frozenset(
     ["rank", "addr", "ip", "eth", "ib", "ens", "enp", "eno", "bond", "hsn", "docker", "port"]
 )
 _TASK_HOST = compile_pattern(rf"error: (?P<host>{_NAME}): tasks? (?P<tasks>[\d,-]+): (?P<what>.*)")
-_SERVICE = compile_pattern(
-    r"^(?:(?P<daemon>slurmstepd|slurmd)|bmc|ipmi|idrac|ilo|console|kubelet|raylet|mgmt)-(?P<host>[A-Za-z][\w.-]*)$"
-)
 _TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
 _ENDED_WITH_IT = ("Terminated", "Killed")
 """What Slurm says of the tasks that it ended because another had failed."""
@@ -85,6 +82,8 @@ class Topology:
     """Those of the job's own node list."""
     tables: HostTables = field(default_factory=HostTables)
     """What lines of one wording tell, until :meth:`settle`."""
+    by_launch: dict[int, str] = field(default_factory=dict)
+    """Hosts by rank where nothing tells but how many ranks each of the job's hosts has."""
     pods: Pods = field(default_factory=Pods)
     """Nodes of pods."""
     _shared_addresses: set[str] = field(default_factory=set)
@@ -115,6 +114,7 @@ class Topology:
             self._note_failed_task(match["host"], match["tasks"], match["what"])
         if (told := list_in(text)) is not None:
             self._note_list(*told)
+            self.tables.lists.note_job(told[0], certain="NODELIST" in text)
         if text.lstrip().startswith("host") and (match := _TORCHRUN_HOST.match(text)):
             self._add_host(match["host"])
 
@@ -236,6 +236,7 @@ class Topology:
         tasks = self._host_of_task
         of_srun = tasks if len(set(tasks.values())) < len(tasks) else {}
         self._note_containers()
+        self.by_launch = self.tables.lists.by_launch()
         self.by_rank = {**of_srun, **told, **(of_tasks if one_each else {}), **self.by_rank}
         self.hosts |= {*self.by_address.values(), *self.tables.labelled()}
 
@@ -252,7 +253,7 @@ class Topology:
         if node is not None:
             name = self.by_address.get(node) or self._without_service(node)
             return self.pods.nodes.get(name, name)
-        return self.by_rank.get(rank) if rank is not None else None
+        return None if rank is None else self.by_rank.get(rank) or self.by_launch.get(rank)
 
     def _without_service(self, name: str) -> str:
         """Of what is called after a host, like its console or a daemon on it, the host: console.gpu-7."""
@@ -261,10 +262,8 @@ class Topology:
             return rest
         if rest and short in self.job_hosts:
             return short
-        match = _SERVICE.match(name)
-        if match is None or name in self.job_hosts:
-            return name
-        return match["host"] if match["daemon"] or match["host"] in self.hosts else name
+        host, certain = host_of_service(name)
+        return host if certain or (host in self.hosts and name not in self.job_hosts) else name
 
     def named_in(self, text: str) -> str | None:
         """The host that the line is about: as the system's log names it, else one that is known."""

@@ -30,7 +30,7 @@ class Watchers:
 
     def feed(self, line: LogLine, order: int, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
-        self.stacks.feed(line)
+        self.stacks.feed(line, steps)
         self.ras.feed(line, steps)
         self.troubles.feed(line, order, steps)
         self.roll_calls.feed(line)

@@ -1,0 +1,146 @@
+"""The node at fault, as tools and launchers of many makes tell it: gn03 of gn01 to gn04 in each of these logs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks.diagnose.diagnose import diagnose_files
+
+STEPS = [f"[2025-01-01 10:{at:02}:00] iteration {at} loss: 2.{at}" for at in range(1, 40)]
+NODES = "SLURM_JOB_NODELIST=gn[01-04]"
+ECC = "[rank20]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
+LOST = (
+    "[rank3]: ncclRemoteError: A call failed possibly due to a remote process exiting prematurely."
+)
+RUNS = "[2025-01-01 11:40:00] state=RUNNING last output 2025-01-01 10:39:00"
+HOSTS = [f"gn{at:02}" for at in range(1, 5)]
+WAITS = ["    wait (torch/distributed/c10d.py:10)", "    all_reduce (fsdp.py:3)"]
+READS = ["    read (os.py:3)", "    load (data.py:9)"]
+
+
+def each(wording: str, well: str, ill: str) -> list[str]:
+    return [wording.format(host, ill if host == "gn03" else well) for host in HOSTS]
+
+
+BY_RANK = {
+    "GPUs of a node": [NODES, "SLURM_GPUS_ON_NODE=8", *STEPS, ECC],
+    "tasks of a node": ["SLURM_NODELIST=gn[01-04]", "SLURM_NTASKS_PER_NODE=8", *STEPS, ECC],
+    "said": ["hosts: gn01 gn02 gn03 gn04, 8 GPUs a host", *STEPS, ECC],
+    "formula": ["nodes gn01 gn02 gn03 gn04; rank = 8*node + local", *STEPS, ECC],
+    "world": [NODES, "world_size=32", *STEPS, ECC],
+    "LSF": ["Job was executed on host(s) <8*gn01>, <8*gn02>, <8*gn03>, <8*gn04>", *STEPS, ECC],
+}
+GONE = {
+    "ssh": [
+        "10.1.0.1 gn01",
+        "10.1.0.3 gn03",
+        *STEPS,
+        LOST,
+        "ssh: connect to host 10.1.0.3 port 22: No route to host",
+    ],
+    "ping": [NODES, *STEPS, LOST, *each("[check] ping {}: {} packet loss", "0%", "100%")],
+    "sinfo": [
+        NODES,
+        *STEPS,
+        LOST,
+        "gpu up infinite 1 down* gn03",
+        "gpu up infinite 3 alloc gn[01-02,04]",
+    ],
+    "scontrol": [
+        *(NODES, *STEPS, LOST, "NodeName=gn03 Arch=x86_64"),
+        "   State=DOWN*+DRAIN ThreadsPerCore=2 Reason=Not responding",
+    ],
+    "kubectl": [
+        "pods: t-0 on gn01, t-1 on gn02, t-2 on gn03, t-3 on gn04",
+        *(*STEPS, LOST, *each("{}   {}   <none>   41d", "Ready", "NotReady")),
+    ],
+    "uptime": [NODES, *STEPS, LOST, *each("{}: up {}", "41 days, 3:02", "3 min")],
+    "chassis": [
+        NODES,
+        *STEPS,
+        LOST,
+        *each("ipmitool -H {}-bmc chassis status: System Power : {}", "on", "off"),
+    ],
+    "last seen": [NODES, *STEPS, *each("[agent] {} last seen {} s ago", "2", "311"), LOST],
+    "members": [NODES, *STEPS, "[agent] heartbeats from: gn01, gn02, gn04 (3/4)", LOST],
+}
+HUNG = {
+    "py-spy": [
+        text
+        for host in HOSTS
+        for text in (
+            *(f"=== {host} ===", "Process 4000: python train.py", "Python v3.11.4"),
+            *('Thread 4000 (idle): "MainThread"', *(READS if host == "gn03" else WAITS)),
+            *('Thread 4010 (idle): "Thread-1"', "    _run (x.py:3)"),
+        )
+    ],
+    "fault handler": [
+        "SLURM_GPUS_ON_NODE=1",
+        *(
+            f"[rank{rank}]: {text}"
+            for rank in range(4)
+            for text in (
+                "Thread 0x00007f01 (most recent call first):",
+                f'  File "{"data" if rank == 2 else "c10d"}.py", line 3 in {"read" if rank == 2 else "wait"}',
+            )
+        ),
+    ],
+    "record": each('{{"host":"{}","gpu_util":[{}]}}', "100,99", "0,0"),
+    "table": each("{} | util {}% | mem 70 GiB", "99", "0"),
+    "busy": each("{}: GPU busy {}%", "100", "0"),
+}
+
+
+@pytest.mark.parametrize("texts", BY_RANK.values(), ids=BY_RANK)
+def test_a_rank_is_on_the_host_that_the_launch_gives_it(tmp_path: Path, texts: list[str]) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("\n".join(texts))
+    assert diagnose_files([log]).faulty_node == "gn03"
+
+
+def test_a_launch_that_has_not_so_many_ranks_places_none(tmp_path: Path) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("\n".join([NODES, "SLURM_NTASKS_PER_NODE=1", *STEPS, ECC]))
+    assert diagnose_files([log]).faulty_node is None
+
+
+@pytest.mark.parametrize("texts", GONE.values(), ids=GONE)
+def test_the_host_that_is_gone(tmp_path: Path, texts: list[str]) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("\n".join(texts))
+    verdict = diagnose_files([log])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NodeFailure", "gn03")
+
+
+@pytest.mark.parametrize("texts", HUNG.values(), ids=HUNG)
+def test_the_host_that_the_others_wait_for(tmp_path: Path, texts: list[str]) -> None:
+    log = tmp_path / "a.log"
+    log.write_text("\n".join([NODES, *STEPS, RUNS, *texts]))
+    verdict = diagnose_files([log])
+    assert (verdict.failure_class, verdict.faulty_node) == ("Hang", "gn03")
+
+
+def test_the_host_whose_counters_rose_and_not_the_one_that_reports(tmp_path: Path) -> None:
+    error = "gn01:3:3 [1] NCCL WARN NET/IB: Got completion with error 12, opcode 0"
+    looks = "[ibmon] {} mlx5_0 {}"
+    before = each(looks, "symbol_error=0 link_downed=0", "symbol_error=0 link_downed=0")
+    after = each(looks, "symbol_error=0 link_downed=0", "symbol_error=9123 link_downed=2")
+    log = tmp_path / "a.log"
+    log.write_text("\n".join([NODES, *STEPS, *before, error, *after]))
+    verdict = diagnose_files([log])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NetworkError", "gn03")
+
+
+def test_time_outs_of_some_ranks_blame_no_host_by_the_launch_alone(tmp_path: Path) -> None:
+    timed_out = [
+        f"[rank{rank}]:[E1] [Rank {rank}] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)"
+        for rank in range(8)
+    ]
+    log = tmp_path / "a.log"
+    log.write_text(
+        "\n".join(["SLURM_JOB_NODELIST=gn[01-02]", "SLURM_GPUS_ON_NODE=8", *STEPS, *timed_out])
+    )
+    verdict = diagnose_files([log])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NCCLTimeoutError", None)
