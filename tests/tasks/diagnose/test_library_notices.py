@@ -87,3 +87,10 @@ def test_a_cluster_that_is_preempted_is_no_failure_of_the_job(tmp_path: Path) ->
         f"{STEPS}(job, pid=7) I 05-04 00:52:46 controller.py:1] The cluster is preempted.\n",
     )
     assert (verdict.failure_class, verdict.action) == ("SlurmPreempted", "resubmit_later")
+
+
+def test_what_a_message_says_of_using_something_is_no_word_of_going_on(tmp_path: Path) -> None:
+    verdict = verdict_on(
+        tmp_path, f"{STEPS}ValueError: bf16 needs a newer GPU, using one of the last years\n"
+    )
+    assert verdict.failure_class == "ValueError"

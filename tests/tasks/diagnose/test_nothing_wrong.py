@@ -88,8 +88,8 @@ def test_groups_of_ranks_are_no_roll_call() -> None:
 
 def test_processors_may_be_idle() -> None:
     hosts = IdleHosts()
-    hosts.feed("gn01 cpu util 0%")
-    hosts.feed("gn02 GPU Util: 99%")
+    for text in ("gn01 cpu util 0%", "gn02 GPU Util: 99%"):
+        hosts.feed(LogLine("a.log", 1, None, text, text), 0)
     assert hosts.busy == {"gn02": 99}
 
 
