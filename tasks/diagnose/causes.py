@@ -15,6 +15,7 @@ from tasks.diagnose.scan import Scan
 _MONITORED = "hang_noticed"
 _GPU_LOST = "xid_gpu_lost"
 _GPU_MEMORY = "gpu_out_of_memory"
+_CARD_FAILS = "nccl_connect_refused"
 _PORT_TAKEN = "network_port_taken"
 _WORKER_KILLED = "dataloader_worker_out_of_memory"
 _MEMORY_KILLS = ("slurm_oom", _WORKER_KILLED)
@@ -26,6 +27,10 @@ _AGAIN_AND_AGAIN = 3
 _LINES_UNTIL_EFFECTS = 20
 _MANY_HOSTS = 3
 _CLEAN_THE_NODE = "Processes of another user hold the node's memory: have them ended before the node is used again."
+_EARLIER_WORK = compile_pattern(
+    r"(?i)\b(?:previous|earlier|last|pending|outstanding|background|asynchronous|async)\b.{0,40}"
+    r"\b(?:upload|save|checkpoint|writ(?:e|er|ing)|staging|copy|transfer|prefetch)\w*\b.{0,40}\b(?:fail|not|never|died|dead|error|incomplete)"
+)
 _OTHER_PROCESS = compile_pattern(
     r"Process (?P<pid>\d{1,9}) has (?P<size>[\d.]{1,12}) GiB memory in use"
 )
@@ -41,9 +46,14 @@ def told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
     if told:
         return told, []
     first = min((f.order for f in scan.fatal("effect")), default=0)
-    # By the condition both times: of thousands, to look each up in the other list takes minutes.
-    near = [f for f in mentioned if first - f.order <= _LINES_UNTIL_EFFECTS]
-    return near, [f for f in mentioned if first - f.order > _LINES_UNTIL_EFFECTS]
+    late = [f for f in mentioned if _is_behind(f, first)]
+    return [f for f in mentioned if not _is_behind(f, first)], late
+
+
+def _is_behind(mentioned: Finding, first: int) -> bool:
+    """Whether it counts less than the effects, of which the first is told: it comes long before, or of a server's end."""
+    of_an_end = mentioned.failure_class == "ConnectionError" and 0 < first < mentioned.order
+    return of_an_end or first - mentioned.order > _LINES_UNTIL_EFFECTS
 
 
 def _is_left_over(cause: Finding, scan: Scan) -> bool:
@@ -98,6 +108,8 @@ def amended(finding: Finding, scan: Scan) -> Finding:
         return _led_to_by(finding, scan) or finding
     if finding.method == LINK and _is_down_on_most_hosts(scan):
         return replace(finding, node=None, action="restart_same_nodes")
+    if finding.method == _CARD_FAILS and _fails_on_most_hosts_at_once(finding, scan):
+        return replace(finding, action="fix_by_user")
     if finding.role == "effect" and finding.node is not None and _peers_differ(finding, scan):
         return replace(finding, node=None, action=None)
     return finding
@@ -126,7 +138,16 @@ def _led_to_by(finding: Finding, scan: Scan) -> Finding | None:
     recent = [f for f in scan.findings if scan.survival.just_before_the_end(f)] + scan.asides
     before = [f for f in recent if f.rank == finding.rank and f.order < finding.order]
     met = [f for f in before if f.failure_class in _OUTSIDE]
-    return met[-1] if len(met) >= _AGAIN_AND_AGAIN else None
+    return met[-1] if len(met) >= _AGAIN_AND_AGAIN else _of_earlier_work(finding, scan)
+
+
+def _of_earlier_work(finding: Finding, scan: Scan) -> Finding | None:
+    """The error of a thread that training did not wait for, when it stops because that work was never done."""
+    if _EARLIER_WORK.search(finding.line.body) is None:
+        return None
+    before = [f for f in scan.findings if f.rank == finding.rank and f.order < finding.order]
+    met = [f for f in before if f.failure_class in (*_OUTSIDE, "OSError") and f.role == "cause"]
+    return met[-1] if met else None
 
 
 def _peers_differ(finding: Finding, scan: Scan) -> bool:
@@ -160,6 +181,16 @@ def _is_down_on_most_hosts(scan: Scan) -> bool:
     hosts = {scan.topology.named_in(f.line.text) for f in faults} - {None}
     members = scan.topology.job_hosts or set(scan.topology.by_rank.values())
     return len(hosts) >= _MANY_HOSTS and 2 * len(hosts) > len(members)
+
+
+def _fails_on_most_hosts_at_once(finding: Finding, scan: Scan) -> bool:
+    """Whether so many hosts' own cards fail before the first step that they are set up wrongly."""
+    if finding.node is not None or scan.progress.steps_seen:
+        return False
+    alike = [f for f in scan.fatal("effect") if f.method == finding.method]
+    if any(f.node is not None for f in alike):
+        return False
+    return len({scan.topology.named_in(f.line.text) for f in alike} - {None}) >= _MANY_HOSTS
 
 
 def _is_on_one_of_several_hosts(finding: Finding, scan: Scan) -> bool:

@@ -19,6 +19,8 @@ _ENDS_A_JOB = (
     "slurm_node_fail",
     "job_node_fail",
 )
+_KILLED = "slurm_oom"
+_DAEMON = "slurmstepd"
 _BEGINS_AGAIN = compile_pattern(
     r"(?i)\bjob\b.{0,60}\(restart [1-9]\d*\)|\bSLURM_RESTART_COUNT=[1-9]|\brequeued job (?:starts|begins)|"
     r"\b(?:starting|started|begin\w*|launch\w*)\b.{0,80}\b(?:attempt|restart|try|run) ?#?[2-9]\b"
@@ -36,12 +38,16 @@ _LABEL_WORDS = (
     "tart",
     "equeue",
     "ncarnation",
+    "ycle",
+    "econd go",
+    "hird go",
 )
-_START = r"(?:start|launch|submission|attempt|try|link|run|incarnation)"
+_START = r"(?:start|launch|submission|attempt|try|link|run|incarnation|cycle|go)"
+_WORDS = ("first", "second", "third", "fourth")
 _AGAIN = r"(?:restart|relaunch|requeue|resubmission)"
 _LABEL = compile_pattern(
     r"(?i)^\W*(?:\[[^\]]{0,40}\]\W*){0,2}(?:[\w. -]{1,40}: *)?(?:(?:chain|job|training|now|starting|launching|beginning) )?"
-    rf"(?:{_START} ?[#:=]? ?(?P<nth>\d{{1,4}})\b|(?P<th>\d{{1,3}})(?:st|nd|rd|th) {_START}\b|"
+    rf"(?:{_START} ?[#:=]? ?(?P<nth>\d{{1,4}})\b|(?P<th>\d{{1,3}})(?:st|nd|rd|th) {_START}\b|(?P<word>first|second|third|fourth) {_START}\b|"
     rf"{_AGAIN} ?[#:=]? ?(?P<again>\d{{1,4}})\b)"
 )
 """A heading that says which start of the job this is: nothing but tags and names stands before it."""
@@ -54,12 +60,16 @@ _COMMAND = compile_pattern(
 _PREPARES = compile_pattern(
     r"^[A-Za-z][\w.-]{0,60}==\d[\w.+!-]*$|^\s+\w{2,60} \.{5,} \S|NCCL INFO Bootstrap|^(?:\S+ )?NCCL version \d|"
     r"^wandb: (?:Tracking run|Currently logged in)|\bInitializing TorchBackend\b|\bSetting ds_accelerator\b|"
-    r"(?i:^\W*(?:\[[^\]]{0,60}\]\W*)*(?:starting|launching|loading|building|importing|initializing|resum(?:ing|ed))\b)"
+    r"(?i:^[\W\dTZ]*(?:\[[^\]]{0,60}\][\W\dTZ]*)*(?:INFO\W+)?(?:starting|launching|loading|building|importing|initializing|resum(?:ing|ed))\b)|"
+    r"(?i:\b(?:picks? up|resum(?:es|ed|ing)|continues) (?:from|at|with) (?:the )?(?:step|iter\w*|checkpoint|/))"
 )
 """What programs print as they begin, and not as they end."""
 
+_STARTED_AGAIN = compile_pattern(
+    r"(?i)^\W*(?:\[[^\]]{0,40}\]\W*){0,2}(?:[\w. -]{1,40}: *)?(?:re-?start|re-?launch|re-?submitt|starting (?:it )?again)(?:ing|ed)?\b"
+)
 _QUOTED = compile_pattern(
-    r"^\W*(?:[^\n]*?[A-Za-z][\w-]*\W+){2,}(?:slurmstepd|srun|scontrol|sacct)\b"
+    r"\b[A-Za-z][\w-]*[^\w\n]+(?:[\w-]+[^\w\n]+)+(?:slurmstepd|srun|scontrol|sacct)\b"
 )
 """The scheduler's words in somebody else's sentence; of its own lines, a tag and a name may stand before it."""
 _HEAD_LINES = 20
@@ -77,8 +87,14 @@ class Starts:
     """That end is the whole job's, by the scheduler's word: no process of it is left."""
     begins: int = 0
     """Line where another start seems to begin."""
+    sure: bool = False
+    """By a heading or a command, so that any trouble may come of it; of others, what only a program of its own meets."""
     begun: int = 0
     """The same, when something has come of it."""
+
+    def awaits_another(self) -> bool:
+        """Whether a start has ended, and none is known for sure to have begun since."""
+        return self.ended > self.begins or (self.ended > 0 and not self.sure)
 
 
 @dataclass
@@ -96,6 +112,11 @@ class Restarts:
         starts = self.files.get(line.file)
         return starts is not None and line.number < starts.begun
 
+    def awaits(self, line: LogLine) -> bool:
+        """Whether a start has ended in the line's file, so that another may begin with a step that it resumes from."""
+        starts = self.files.get(line.file)
+        return starts is not None and starts.ended > starts.begins
+
     def feed(self, line: LogLine) -> None:
         """Take note of a line that may say that the job begins anew, or that a start has ended."""
         body, starts = line.body, self.files.get(line.file)
@@ -105,25 +126,31 @@ class Restarts:
         label = label_of(body)
         if label is not None:
             _note_label(self._of(line), label, line)
-        elif starts is not None and starts.ended > starts.begins and _begins(body, starts):
-            starts.begins = line.number
+        elif starts is not None and starts.awaits_another():
+            if _COMMAND.search(body) is not None:
+                starts.begins, starts.sure = line.number, True
+            elif starts.ended > starts.begins and _seems_to_begin(body, starts):
+                starts.begins, starts.sure = line.number, False
 
     def note_end(self, line: LogLine, finding: Finding | None = None) -> None:
         """A launcher reports a failure, or a finding tells how a start ended."""
         by_scheduler = finding is not None and finding.method in _ENDS_A_JOB
-        if finding is None or by_scheduler or label_of(line.body) is not None:
+        killed = finding is not None and finding.method == _KILLED
+        if finding is None or by_scheduler or killed or label_of(line.body) is not None:
             starts = self._of(line)
-            starts.by_scheduler = by_scheduler or (
-                starts.by_scheduler and starts.ended > starts.begins
-            )
+            pending = starts.by_scheduler and starts.ended > starts.begins
+            starts.by_scheduler = by_scheduler or pending
             starts.ended = line.number
-            if by_scheduler and line.number <= _HEAD_LINES and _QUOTED.search(line.body):
-                starts.begins = line.number + 1
+            quoted = by_scheduler or (killed and _DAEMON in line.body)
+            if quoted and line.number <= _HEAD_LINES and _QUOTED.search(line.body):
+                starts.begins, starts.sure = line.number + 1, False
 
-    def goes_on(self, line: LogLine) -> bool:
+    def goes_on(self, line: LogLine, finding: Finding | None = None) -> bool:
         """Whether this line, a step or trouble, is the first that comes of a later start."""
         starts = self.files.get(line.file)
         if starts is None or not starts.begun < starts.begins <= line.number:
+            return False
+        if not starts.sure and finding is not None and finding.role == "effect":
             return False
         starts.begun = starts.begins
         return True
@@ -149,17 +176,19 @@ def may_begin(body: str) -> bool:
 def _note_label(starts: Starts, label: int, line: LogLine) -> None:
     if _OF_AN_END.search(line.body) is not None:
         starts.ended, starts.by_scheduler = line.number, False
-    elif label > max(starts.label, 1) and starts.ended > starts.begins:
-        starts.begins = line.number
+    elif label > max(starts.label, 1) and starts.awaits_another():
+        starts.begins, starts.sure = line.number, True
     starts.label = max(label, starts.label)
 
 
-def _begins(body: str, starts: Starts) -> bool:
-    if _COMMAND.search(body) is not None:
+def _seems_to_begin(body: str, starts: Starts) -> bool:
+    if _STARTED_AGAIN.search(body) is not None:
         return True
     return starts.by_scheduler and _PREPARES.search(body) is not None
 
 
 def _number(match: Match) -> int:
     again = match["again"]
+    if match["word"]:
+        return _WORDS.index(match["word"].lower()) + 1
     return int(again) + 1 if again else int(match["nth"] or match["th"])

@@ -152,8 +152,9 @@ class Scan:
         ):
             self.survival.note_failed_exit(line)
         raised = stream.reader.feed(line)
-        if step is None and not stream.reader.inside:
+        if not stream.reader.inside and (step is None or self.survival.restarts.awaits(line)):
             self.survival.restarts.feed(line)
+        if step is None and not stream.reader.inside:
             self.accounting.feed(line, self.order)
         if raised is not None:
             self._note_exception(raised, key, stream)
@@ -296,16 +297,16 @@ class Scan:
         self.kept.drop(key, lambda other: other.line is finding.line)
         self._set_aside(finding)
 
-    def _note_life(self, line: LogLine) -> None:
+    def _note_life(self, line: LogLine, finding: Finding | None = None) -> None:
         """A step or trouble: if it comes of a later start, what torchrun said of earlier ones is past."""
-        if self.survival.restarts.goes_on(line):
+        if self.survival.restarts.goes_on(line, finding):
             self.torchrun.forget(self.survival.restarts.is_past)
 
     def _keep(self, finding: Finding, key: Stream) -> None:
         stream, node = self.streams[key], finding.node
         if node is None and finding.role != "effect":
             node = self.watchers.ray_tasks.address_of(finding.line)
-        self._note_life(finding.line)
+        self._note_life(finding.line, finding)
         self.survival.restarts.note_end(finding.line, finding)
         finding = replace(
             finding,

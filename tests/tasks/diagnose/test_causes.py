@@ -115,3 +115,36 @@ def test_memory_that_was_held_before_the_job_began_is_a_strangers(tmp_path: Path
     places = [text.rpartition(" pid")[0] for text in PLACES]
     assert verdict_on(tmp_path, [*places, held, error]).faulty_node == "gpu-1"
     assert verdict_on(tmp_path, [*places, error]).action == "fix_by_user"
+
+
+def test_what_clients_meet_of_a_server_that_lost_its_peers_comes_behind(tmp_path: Path) -> None:
+    lost = "[rank1]: RuntimeError: NCCL error: remote process exited or there was a network error"
+    client = (
+        "rollout client: httpx.RemoteProtocolError: Server disconnected without sending a response."
+    )
+    assert verdict_on(tmp_path, [*STEPS, lost, client]).failure_class == "NCCLRemoteError"
+    assert verdict_on(tmp_path, [*STEPS, client, lost]).failure_class == "ConnectionError"
+
+
+def test_training_that_stops_for_want_of_an_upload_failed_by_what_the_upload_met(
+    tmp_path: Path,
+) -> None:
+    thread = "botocore.exceptions.ClientError: An error occurred (ExpiredToken) when calling the UploadPart operation"
+    trace = ["Traceback (most recent call last):", '  File "/opt/up.py", line 139, in run', thread]
+    stops = "RuntimeError: {} did not finish: step 22910"
+    lines = [*STEPS[:15], "Exception in thread uploader:", *trace, *STEPS[15:], *trace[:2]]
+    verdict = verdict_on(tmp_path, [*lines, stops.format("previous checkpoint upload")])
+    assert (verdict.failure_class, verdict.action) == ("S3StorageError", "fix_by_user")
+    other = verdict_on(tmp_path, [*lines, stops.format("the evaluation")])
+    assert other.failure_class == "RuntimeError"
+
+
+@pytest.mark.parametrize(("hosts", "action"), [(4, "fix_by_user"), (1, "restart_exclude_node")])
+def test_cards_that_fail_on_all_hosts_before_the_first_step_are_set_up_wrongly(
+    tmp_path: Path, hosts: int, action: str
+) -> None:
+    places = [f"n{h}:80:80 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.{h}<0>" for h in range(4)]
+    fails = "n{}:80:140 [0] misc/ibvwrap.cc:262 NCCL WARN Call to ibv_modify_qp failed with error Connection timed out"
+    lines = [*places, *(fails.format(h) for h in range(hosts))]
+    assert verdict_on(tmp_path, lines).action == action
+    assert verdict_on(tmp_path, [*STEPS, *lines]).action == "restart_exclude_node"

@@ -15,6 +15,7 @@ TIME_LIMIT = (
 PREEMPTED = (
     "slurmstepd: error: *** JOB 71 ON g4 CANCELLED AT 2025-03-02T12:00:00 DUE TO PREEMPTION ***"
 )
+KILLED = "slurmstepd: error: Detected 1 oom_kill event in StepId=66.0."
 NODE_FAILED = "srun: error: Node failure on g4"
 STEPS = [f"step {n} | loss {3 - n / 100:.3f} | lr 1e-4" for n in range(30)]
 FAULT = [
@@ -50,6 +51,17 @@ def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
             "[rl] run 2: g5 g6",
         ],
         [f"(prior job 70: {PREEMPTED})"],
+        ["--- first go:", KILLED, "--- second go, more memory:"],
+        [f"wrapper: child died ({KILLED}), starting it again"],
+        [KILLED, "attempt 2/3"],
+        [TIME_LIMIT, "job 72 picks up from step 1200"],
+        [PREEMPTED, "2025-03-02 12:40:11 INFO resuming from /ckpt/step-1200"],
+        [
+            *STEPS,
+            NODE_FAILED,
+            "srun: error: g4: task 1: Exited with exit code 1",
+            "Restarting (2/3) without g4",
+        ],
     ],
 )
 def test_what_ended_an_earlier_start_is_past(tmp_path: Path, before: list[str]) -> None:
@@ -67,6 +79,19 @@ def test_what_ended_an_earlier_start_is_past(tmp_path: Path, before: list[str]) 
         ([f"job 71 of chain c9 stopped: {TIME_LIMIT}", *FAULT], "SlurmTimeLimit"),
         ([NODE_FAILED, "[controller] attempt 2 ended (exit 1)", *FAULT], "NodeFailure"),
         ([NODE_FAILED, "attempt 3 of 3 follows"], "NodeFailure"),
+        ([KILLED, *FAULT], "CgroupOOM"),
+        (
+            [PREEMPTED, "Requeued: starting again later", *FAULT[:2], "KeyboardInterrupt"],
+            "SlurmPreempted",
+        ),
+        (
+            [
+                TIME_LIMIT,
+                "loading of the next shard was under way",
+                "[rank3]: ncclRemoteError: A call failed",
+            ],
+            "SlurmTimeLimit",
+        ),
         (
             [
                 NODE_FAILED,
