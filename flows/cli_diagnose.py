@@ -76,17 +76,23 @@ def _settings(path: Path | None) -> DiagnoseConfig:
 
 def _print_answers(paths: list[str], settings: DiagnoseConfig, *, json: bool) -> bool:
     """Print an answer for each path; whether all could be read."""
+    from flows.show.diagnosis import print_folder
     from flows.show.report import report_console
     from flows.show.words import printable
     from tasks.diagnose.answer import answer
 
-    console, readable, noted = report_console(sys.stdout), True, True
+    console, readable, noted, folder = report_console(sys.stdout), True, True, None
     with _model(settings) as model:
         for found in answer(paths, settings, model):
-            if isinstance(found, InputError):
+            errors = [str(found)] if isinstance(found, InputError) else found.unreadable.values()
+            for error in errors:
                 readable = False
-                typer.echo(f"error: {printable(str(found))}", err=True)
+                typer.echo(f"error: {printable(error)}", err=True)
+            if isinstance(found, InputError):
                 continue
+            if not json and found.folder is not None and found.folder != folder:
+                folder = found.folder
+                print_folder(folder.name, folder.logs)
             _print_answer(found, console, json=json)
             noted = noted and found.can_be_confirmed
     if not noted:

@@ -49,6 +49,14 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
         console.print(Text(f"  {clean(line, _MAX_CHARS)}"), soft_wrap=True)
 
 
+def print_folder(name: str, logs: int) -> None:
+    """Say that a directory's logs are not taken for one job's."""
+    typer.echo(
+        f"{clean(name, _MAX_CHARS)} is read as {logs:,} unrelated logs, each with a verdict of its own: no names of ranks or "
+        "nodes make them one job's"
+    )
+
+
 def print_confirmed(case: Mapping[str, Any]) -> None:
     """Say what was learnt."""
     before = case["diagnosed_as"]

@@ -20,13 +20,14 @@ from configs.diagnose_schema import DiagnoseConfig
 from configs.errors import ConfigError, InputError
 from configs.records import ActionKind, AttemptRecord, Verdict
 from configs.rundir import AttemptDir
+from tasks.diagnose.binary import is_binary
 from tasks.diagnose.classes import Category
 from tasks.diagnose.compress import Compressor, compress
 from tasks.diagnose.compressed import Compressed
 from tasks.diagnose.confirmed import confirm, remember
 from tasks.diagnose.diagnose import diagnose_attempt, diagnose_scan
 from tasks.diagnose.failure_agent import is_unsure
-from tasks.diagnose.inputs import LogInput, find_inputs
+from tasks.diagnose.inputs import Folder, LogInput, find_inputs
 from tasks.diagnose.learned_rules import learned_rules
 from tasks.diagnose.logs import attempt_log_files
 from tasks.diagnose.model_protocol import Model
@@ -34,7 +35,7 @@ from tasks.diagnose.recognised import Fingerprint, as_confirmed, fingerprint_of
 from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan_files import reads_alone, scan_files, size_bytes
 from tasks.diagnose.second_look import look_further
-from tasks.diagnose.sources import STDIN, Source, is_binary, source_of
+from tasks.diagnose.sources import STDIN, Source, source_of, why_unreadable
 from tasks.diagnose.verdicts import with_notes
 
 _MAX_COMPRESSED_BYTES = 64 << 20
@@ -64,6 +65,10 @@ class Diagnosis(BaseModel):
     fingerprint: Fingerprint = Field(exclude=True)
     files: int = Field(exclude=True)
     """That the logs are in."""
+    folder: Folder | None = Field(default=None, exclude=True)
+    """Of unrelated logs, that this one was found in."""
+    unreadable: dict[str, str] = Field(default_factory=dict, exclude=True)
+    """Files of the input that could not be read, and why."""
     can_be_confirmed: bool = Field(default=True, exclude=True)
     """Whether it is noted in the store's folder, for `--confirm`."""
 
@@ -97,14 +102,11 @@ def answer(
                 names=(log.name,),
                 fingerprint=found.fingerprint.model_dump(),
             )
-            yield found.model_copy(update={"can_be_confirmed": kept})
+            yield found.model_copy(update={"can_be_confirmed": kept, "folder": log.folder})
 
 
 def _unreadable(name: str, error: InputError | OSError) -> InputError:
-    if isinstance(error, InputError):
-        return error
-    reason = error.strerror or type(error).__name__
-    return InputError(f"{error.filename or name} cannot be read: {reason}")
+    return InputError(why_unreadable(name, error))
 
 
 def confirm_diagnosis(
@@ -136,6 +138,9 @@ def _of_files(
     learned, notes = _learned_in(store)
     compressor = Compressor() if reads_alone(sources) else None
     scan = scan_files(sources, learned=learned, compressor=compressor)
+    sources = [source for source in sources if source.name not in scan.unreadable]
+    if not sources:
+        raise InputError(next(iter(scan.unreadable.values())))
     verdict = with_notes(diagnose_scan(scan), notes)
     compressed = compress(_first(sources)) if compressor is None else compressor.result()
     counted = _counted(compressed, sources, lines=scan.lines_read)
@@ -143,7 +148,8 @@ def _of_files(
     if confirmed is None and is_unsure(verdict):
         whole = compressed if len(compressed.sources) == len(sources) else compress(sources)
         verdict = look_further(verdict, whole, settings, model)
-    return _diagnosis(log.name, confirmed or verdict, counted)
+    found = _diagnosis(log.name, confirmed or verdict, counted)
+    return found.model_copy(update={"unreadable": scan.unreadable})
 
 
 def _of_attempt(name: str, attempt: AttemptDir, settings: DiagnoseConfig) -> Diagnosis:

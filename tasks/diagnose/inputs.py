@@ -1,7 +1,8 @@
 """What a person points at -> inputs: each is one job's logs, and gets one verdict.
 
-A file is an input. A directory is one when its files are the ranks, nodes or streams of one job; a
-folder of unrelated logs is one input for each file.
+A file is an input. A directory is one when its files are the ranks, nodes or streams of one job, whatever
+lies beside them (a launcher's output, a list of the environment); a folder of unrelated logs is one input for
+each file.
 """
 
 from __future__ import annotations
@@ -13,16 +14,51 @@ from pathlib import Path
 
 from configs.errors import InputError
 from configs.rundir import AttemptDir, RunDir
+from tasks.diagnose.binary import is_binary
 from tasks.diagnose.patterns import compile_pattern
-from tasks.diagnose.sources import STDIN, is_binary
+from tasks.diagnose.sources import STDIN, rank_of_file
 
 _PART_OF_A_JOB = compile_pattern(
     r"(?i)(?:^|[^a-z])(?:local_?)?(?:ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|"
     r"gpu|dgx|hgx|launcher|supervisor)(?:[^a-z]|$)"
 )
+_NUMBERED_PART = compile_pattern(
+    r"(?i)(?:^|[^a-z])(?:local_?|global_?)?(?:ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|"
+    r"gpu|dgx|hgx)[ ._-]?(?P<number>\d{1,6})(?:\D|$)"
+)
+_DIGITS = compile_pattern(r"\d+")
+_OF_A_SLURM_JOB = compile_pattern(r"(?i)(?:^|[^a-z])(?:slurm|job)[._-]?(?P<job>\d+)(?:\D|$)")
 _NUMBER = compile_pattern(r"^\d+$")
+_FEW = 8
+"""Other files that lie beside the logs of a job of two ranks."""
 _STREAMS = (".out", ".err", ".stdout", ".stderr")
-_NOT_LOGS = (".tsv", ".csv", ".md", ".json", ".jsonl", ".yaml", ".yml", ".py", ".pt", ".bin")
+_NOT_LOGS = (
+    ".tsv",
+    ".csv",
+    ".md",
+    ".json",
+    ".jsonl",
+    ".yaml",
+    ".yml",
+    ".py",
+    ".pt",
+    ".bin",
+    ".safetensors",
+    ".npy",
+    ".npz",
+    ".pkl",
+    ".parquet",
+    ".arrow",
+)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A directory of unrelated logs."""
+
+    name: str
+    """As it was given."""
+    logs: int
 
 
 @dataclass(frozen=True)
@@ -35,6 +71,8 @@ class LogInput:
     """Empty for standard input."""
     attempt: AttemptDir | None = None
     """An attempt of one of Overland's own runs: its events and records are read too."""
+    folder: Folder | None = None
+    """That it was found in, with other logs that have nothing to do with it."""
 
 
 def find_inputs(paths: Sequence[str]) -> list[LogInput]:
@@ -78,9 +116,38 @@ def _of_directory(name: str, path: Path) -> list[LogInput]:
             raise InputError(f"{closed} cannot be read: permission denied")
         raise InputError(f"{name} holds no log: the directory has no text file to read")
     stems = {p.name.partition(".")[0] for p in files}
-    if len(stems) == 1 or all(_is_part_of_a_job(p, path) for p in files):
+    if len(stems) == 1 or all(_is_part_of_a_job(p, path) for p in files) or _is_a_job(files, path):
         return [LogInput(name, tuple(files))]
-    return [LogInput(str(parts[0]), tuple(parts)) for parts in _by_job(files)]
+    jobs = _by_job(files)
+    of = Folder(name, len(jobs)) if len(jobs) > 1 else None
+    return [LogInput(str(parts[0]), tuple(parts), folder=of) for parts in jobs]
+
+
+def _is_a_job(files: Sequence[Path], folder: Path) -> bool:
+    """Whether some of the files are by their names the ranks or nodes of a job, so that what lies beside is of it.
+
+    Many other files, or those of several jobs of Slurm, tell that it is no one job's folder.
+    """
+    others: list[Path] = []
+    parts: dict[str, set[str]] = {}
+    for path in files:
+        name = str(path.relative_to(folder))
+        number = _number_of_part(path, name)
+        if number is None:
+            others.append(path)
+        else:
+            parts.setdefault(_DIGITS.sub("#", name), set()).add(number)
+    jobs = {match["job"] for path in others if (match := _OF_A_SLURM_JOB.search(path.name))}
+    few = len(others) <= max(_FEW, len(files) - len(others))
+    return few and len(jobs) < 2 and any(len(numbers) > 1 for numbers in parts.values())
+
+
+def _number_of_part(path: Path, name: str) -> str | None:
+    """Which rank, node or task of a job the file is of, by its name."""
+    if (rank := rank_of_file(path)) is not None:
+        return str(rank)
+    match = _NUMBERED_PART.search(name)
+    return match["number"] if match is not None else None
 
 
 def _by_job(files: Sequence[Path]) -> list[list[Path]]:
@@ -107,7 +174,7 @@ def _may_be_log(path: Path, folder: Path) -> bool:
 
 
 def _is_part_of_a_job(path: Path, folder: Path) -> bool:
-    """Whether the name speaks of a part: rank_3.log, node7/err, 0/stderr.log, slurm-12-3.out."""
+    """Whether the name speaks of a part: rank_3.log, node7/err, 0/stderr.log."""
     parts = path.relative_to(folder).parts
     if len(parts) > 1:
         return True

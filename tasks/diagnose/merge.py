@@ -43,4 +43,5 @@ def _merge_findings(whole: Scan, part: Scan) -> None:
     whole.crowded_lines += part.crowded_lines
     whole.lines_read += part.lines_read
     whole.cut_off += part.cut_off
+    whole.unreadable.update(part.unreadable)
     whole.order += part.order

@@ -34,7 +34,7 @@ def decompressed(file: Readable) -> Readable:
     head = b""
     while len(head) < _LONGEST_MAGIC and (more := file.read(_LONGEST_MAGIC - len(head))):
         head += more
-    whole = _Prepended(head, file)
+    whole = Prepended(head, file)
     if head.startswith(_GZIP_MAGIC):
         return cast(Readable, gzip.GzipFile(fileobj=cast(BinaryIO, whole), mode="rb"))
     if head == _XZ_MAGIC:
@@ -87,7 +87,7 @@ class _AsItComes:
         return self._file.read1(size)
 
 
-class _Prepended:
+class Prepended:
     """A stream whose first bytes have been read already."""
 
     def __init__(self, head: bytes, rest: Readable) -> None:

@@ -16,6 +16,7 @@ from tasks.diagnose.handled import says_handled, says_nothing_wrong, says_passin
 from tasks.diagnose.json_lines import parts_of
 from tasks.diagnose.kept_findings import KeptFindings
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.notes import notes_on_files, notes_on_room
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
 from tasks.diagnose.rules import RuleSet
@@ -80,6 +81,8 @@ class Scan:
     """As `wc -l` counts them, and a last one without newline; looked at or not."""
     cut_off: list[str] = field(default_factory=list)
     """Packed files that end in the middle."""
+    unreadable: dict[str, str] = field(default_factory=dict)
+    """Files of several that could not be read, or not to their end, and why."""
     survival: Survival = field(init=False)
     kept: KeptFindings = field(init=False)
 
@@ -179,18 +182,12 @@ class Scan:
     @property
     def notes(self) -> list[str]:
         """What was not seen as it should be, for the report."""
-        notes = []
-        if self.cut_off:
-            more = f" (and {len(self.cut_off) - 1} others)" if len(self.cut_off) > 1 else ""
-            notes.append(f"{self.cut_off[0]}{more} is cut off: what it holds was read")
-        if self.crowded_lines:
-            notes.append(
-                f"the logs name more than {self.max_streams:,} ranks: {self.crowded_lines:,} lines of "
-                "further ones were read as those of no known rank"
-            )
-        if self.kept.left_out:
-            notes.append(f"{self.kept.left_out:,} errors beyond {len(self.kept):,} were left out")
-        return notes
+        return [
+            *notes_on_files(self.cut_off, self.unreadable),
+            *notes_on_room(
+                self.max_streams, self.crowded_lines, len(self.kept), self.kept.left_out
+            ),
+        ]
 
     @property
     def findings(self) -> list[Finding]:

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
 
+from configs.errors import InputError
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.compress import Compressor
 from tasks.diagnose.fast import FastScan, ScanLimits, new_kinds
@@ -20,7 +21,7 @@ from tasks.diagnose.logs import lines_of
 from tasks.diagnose.merge import merge
 from tasks.diagnose.rules import Rule, RuleSet, default_rules_and
 from tasks.diagnose.scan import Scan
-from tasks.diagnose.sources import Source, blocks_of
+from tasks.diagnose.sources import Source, blocks_of, why_unreadable
 
 _EVERY_LINE_BYTES = 4 << 20
 """Smaller logs are looked at line by line."""
@@ -42,10 +43,10 @@ def scan_files(
 ) -> Scan:
     """Scan a job's files, large or small, by several processes when there is much to read.
 
-    `learned`: rules that stand behind the written ones. `compressor` is fed what is read, in
+    One of several files that cannot be read is noted. `learned`: rules that stand behind the written ones. `compressor` is fed what is read, in
     the same pass; it needs this process alone. `processes`: in place of what their size asks for.
     """
-    reader = _Reader(tuple(handled_errors), tuple(learned), compressor)
+    reader = _Reader(tuple(handled_errors), tuple(learned), compressor, len(sources) > 1)
     if processes is None:
         processes = 1 if reads_alone(sources) else len(os.sched_getaffinity(0))
     if compressor is not None or processes < 2:
@@ -114,6 +115,8 @@ class _Reader:
     handled_errors: tuple[str, ...]
     learned: tuple[Rule, ...]
     compressor: Compressor | None = None
+    goes_on: bool = False
+    """Past a file that cannot be read: it is noted, and what it holds before is taken."""
 
     def read_runs(self, runs: Sequence[Sequence[Source]]) -> list[Scan]:
         """A scan for each run of files, looked at by what can matter."""
@@ -143,13 +146,19 @@ class _Reader:
         last_line = 0
         if self.compressor is not None:
             self.compressor.begin(source)
-        for block in blocks_of(
+        blocks = blocks_of(
             source, limits.block_bytes, on_cut_off=lambda: scan.cut_off.append(source.name)
-        ):
-            last_line = block.numbers[-1]
-            if self.compressor is not None:
-                self.compressor.feed(block)
-            yield block
+        )
+        try:
+            for block in blocks:
+                last_line = block.numbers[-1]
+                if self.compressor is not None:
+                    self.compressor.feed(block)
+                yield block
+        except (InputError, OSError) as error:
+            if not self.goes_on:
+                raise
+            scan.unreadable[source.name] = why_unreadable(source.name, error)
         scan.lines_read += last_line
         if self.compressor is not None:
             self.compressor.end()

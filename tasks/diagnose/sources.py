@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from configs.errors import InputError
+from tasks.diagnose.binary import as_utf8
 from tasks.diagnose.blocks import BLOCK_BYTES, Block, LineSplitter, read_blocks
-from tasks.diagnose.packed import DAMAGED, decompressed
+from tasks.diagnose.packed import decompressed
 
 STDIN = "-"
 
@@ -21,12 +22,6 @@ _RANK_IN_NAME = re.compile(
 )
 _RANK_FOLDER = re.compile(r"\d{1,6}")
 _STREAM_NAMES = ("stdout.log", "stderr.log")
-_HEAD_BYTES = 1 << 13
-_HOLE = re.compile(rb"\x00{256,}")
-"""What a crash of the node, or a log that was cut while its writer went on, leaves in a text."""
-_LEAST_ZEROS = 32
-_MOST_ZEROS = 0.1
-"""Share of a text's bytes: stray ones, as some programs print."""
 
 
 @dataclass(frozen=True)
@@ -57,22 +52,11 @@ def rank_of_file(path: Path) -> int | None:
     return None
 
 
-def is_binary(path: Path) -> bool:
-    """Whether the file holds no text: zeros stand all over its beginning.
-
-    Of a file that cannot be read: no; whoever reads it says why.
-    """
-    head = b""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            content = decompressed(file)
-            while len(head) < _HEAD_BYTES and (more := content.read(_HEAD_BYTES - len(head))):
-                head += more
-    except (EOFError, OSError, *DAMAGED):
-        return False
-    text = _HOLE.sub(b"", head)
-    zeros = text.count(0)
-    return zeros >= _LEAST_ZEROS and zeros > _MOST_ZEROS * len(text)
+def why_unreadable(name: str, error: InputError | OSError) -> str:
+    """A sentence for who has named the file, or what holds it."""
+    if isinstance(error, InputError):
+        return str(error)
+    return f"{error.filename or name} cannot be read: {error.strerror or type(error).__name__}"
 
 
 def blocks_of(
@@ -82,12 +66,12 @@ def blocks_of(
 ) -> Iterator[Block]:
     """Read the source to its present end, decompressed if need be; `on_cut_off` as in `read_blocks`."""
     if source.path is None:
-        piped = decompressed(_Unbuffered(sys.stdin.buffer))
+        piped = as_utf8(decompressed(_Unbuffered(sys.stdin.buffer)))
         yield from read_blocks(piped, block_bytes, on_cut_off)
         return
     with open(source.path, "rb", buffering=0) as file:
         try:
-            yield from read_blocks(decompressed(file), block_bytes, on_cut_off)
+            yield from read_blocks(as_utf8(decompressed(file)), block_bytes, on_cut_off)
         except InputError as error:
             raise InputError(f"{source.path}: {error}") from error
 

@@ -228,6 +228,59 @@ def test_the_two_streams_of_a_job_are_one_input(folder: Path) -> None:
     }
 
 
+BESIDE = ("slurm-77.out", "root.log", "nvidia-smi.log", "debug-internal.log", "README", "env.txt")
+
+
+@pytest.mark.parametrize("name", ["rank_{}.log", "node{}.err", "node{}/train.txt", "{}/stderr.log"])
+def test_what_lies_beside_the_logs_of_ranks_is_of_their_job(folder: Path, name: str) -> None:
+    for number in range(2):
+        part = folder / name.format(number)
+        part.parent.mkdir(exist_ok=True)
+        part.write_text("step 1 loss: 2.0\n")
+    for other in BESIDE:
+        (folder / other).write_text("x\n")
+    (job,) = find_inputs([str(folder)])
+    assert (len(job.files), job.folder) == (2 + len(BESIDE), None)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["rank_0.log", *BESIDE],
+        ["rank_0.log", "rank_1.log", "slurm-7.out", "slurm-8.out"],
+        ["gpu1.log", "gpu2.log", *(f"log-{number}.txt" for number in range(9))],
+        ["bert_rank_0.log", "llama_rank_0.log", "eval.log"],
+    ],
+)
+def test_unrelated_logs_stay_many_which_is_said(folder: Path, names: list[str]) -> None:
+    for name in names:
+        (folder / name).write_text("step 1 loss: 2.0\n")
+    found = find_inputs([str(folder)])
+    assert len(found) == len(names)
+    assert found[0].folder is not None and found[0].folder.logs == len(names)
+
+
+def test_a_folder_of_unrelated_logs_is_said_to_be_one(folder: Path) -> None:
+    for name in ("a.log", "b.log"):
+        (folder / name).write_text(LOG)
+    shown = _run(str(folder)).stdout
+    assert shown.startswith(f"{folder} is read as 2 unrelated logs")
+    assert shown.count("is read as") == 1
+
+
+def test_a_job_is_diagnosed_by_the_files_that_can_be_read(folder: Path) -> None:
+    for rank in range(3):
+        (folder / f"rank_{rank}.log").write_text(LOG if rank == 1 else "step 1 loss: 2.0\n")
+    packed = bytearray(gzip.compress(LOG.encode()))
+    packed[len(packed) // 2 :] = b"\xff" * 64
+    (folder / "rank_3.log").write_bytes(packed)
+    ended = _run("--json", str(folder))
+    (job,) = _found(ended)
+    assert (ended.returncode, job["class"], job["faulty_rank"]) == (2, "KeyError", 1)
+    assert "rank_3.log" in job["evidence"][-1]
+    assert ended.stderr.startswith(f"error: {folder}/rank_3.log: the compressed log is damaged")
+
+
 def test_a_core_dump_beside_logs_is_no_log(folder: Path) -> None:
     for name in ("rank_0.log", "rank_1.log"):
         (folder / name).write_text(LOG)

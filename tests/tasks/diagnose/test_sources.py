@@ -18,10 +18,11 @@ import zstandard
 
 from configs.errors import InputError
 from tasks.diagnose.bench_log import write_log
+from tasks.diagnose.binary import is_binary
 from tasks.diagnose.blocks import Block, LineSplitter
 from tasks.diagnose.logs import lines_of, read_log
 from tasks.diagnose.scan_files import size_bytes
-from tasks.diagnose.sources import Source, Tail, is_binary, rank_of_file, source_of
+from tasks.diagnose.sources import Source, Tail, rank_of_file, source_of
 from tasks.diagnose.times import time_of
 
 TEXT = "one\ntwo\x1b[31m red\x1b[0m\n 10%|#\r 20%|##\rKeyError: 1\nfour"
@@ -113,19 +114,27 @@ def test_binary_data_is_read_in_bounded_pieces(tmp_path: Path) -> None:
     [
         (Path(sys.executable).read_bytes()[:200_000], True),
         (gzip.compress(Path(sys.executable).read_bytes()[:200_000]), True),
-        ("step 1\n".encode("utf-16") * 50, True),
+        ("step 1\n".encode("utf-16-le") * 50, True),
         (b"step 1\n" * 500 + b"\0" * 20 + b"\0\0step 2\n" * 9, False),
         (b"\0" * 100_000 + b"step 1\n" * 100, False),
         (b"step 1\n" * 50 + b"\0" * 5000 + b"step 2\n" * 50, False),
         (b"\0", False),
         (b"", False),
         (gzip.compress(b"step 1\n" * 50)[:30], False),
-        (random.Random(2).randbytes(10_000), False),
+        (random.Random(2).randbytes(10_000), True),
+        (b"\x89PNG\r\n\x1a\nIHDR", True),
+        (b"\x7fELF\x02\x01\x01 core of python", True),
+        (b"\0" * 100_000, True),
+        (("step 1\n" * 50).encode("utf-16"), False),
+        ("Schritt 1 für Gerät 3: 10 °C\n".encode("latin-1") * 50, False),
+        ("шаг один: потеря 2.0\n".encode("cp1251") * 50, False),
+        (b"\x1b[31mstep\x1b[0m 1\b\b\b\b\rstep 2\n" * 50, False),
+        (b"step 1\n" * 200 + random.Random(2).randbytes(200), False),
     ],
     ids=[
         "program",
         "packed program",
-        "utf-16",
+        "utf-16 without a mark",
         "stray",
         "cut",
         "hole",
@@ -133,12 +142,30 @@ def test_binary_data_is_read_in_bounded_pieces(tmp_path: Path) -> None:
         "empty",
         "cut off",
         "random",
+        "picture",
+        "core dump",
+        "zeros alone",
+        "utf-16 that says so",
+        "latin-1",
+        "cyrillic",
+        "colours and bars",
+        "broken bytes in a log",
     ],
 )
-def test_zeros_all_over_make_a_file_binary(tmp_path: Path, content: bytes, binary: bool) -> None:
+def test_a_sample_tells_binary_files_from_text(
+    tmp_path: Path, content: bytes, binary: bool
+) -> None:
     path = tmp_path / "a.log"
     path.write_bytes(content)
     assert is_binary(path) == binary
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+def test_utf_16_that_says_so_is_read(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "a.log"
+    text = "".join(f"Gerät {number}\n" for number in range(40_000))
+    path.write_bytes(("\ufeff" + text).encode(encoding))
+    assert [text for _, text in _texts(path)] == text.splitlines()
 
 
 def test_a_line_of_ten_megabytes_keeps_its_start_and_end(tmp_path: Path) -> None:
