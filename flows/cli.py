@@ -19,6 +19,7 @@ from rich.console import Console
 
 from configs.checks import check_config, check_launchable
 from configs.errors import (
+    EXIT_BAD_INPUT,
     InputError,
     OverlandError,
     RunFailedError,
@@ -219,9 +220,13 @@ def _report(summary: Any, *, json: bool) -> None:
 
 
 def _print_error(error: Exception) -> None:
-    Console(stderr=True, soft_wrap=True, highlight=False).print(
-        f"[bold red]error:[/] {_escaped(str(error))}"
-    )
+    """Each sentence of wrong input is a mistake of its own; other errors may go on in further lines."""
+    text = str(error)
+    is_input = isinstance(error, OverlandError) and error.exit_code == EXIT_BAD_INPUT
+    console = Console(stderr=True, soft_wrap=True, highlight=False)
+    for line in text.splitlines() if is_input and text else [text]:
+        is_new = line[:1] not in (" ", "\t")
+        console.print(f"{'[bold red]error:[/] ' if is_new else ''}{_escaped(line)}")
 
 
 def _escaped(text: str) -> str:

@@ -32,6 +32,7 @@ from flows.cli_evaluate_options import (
     checked_config,
     gpus_of,
     launcher_of,
+    refuse_no_run,
     refuse_unused,
 )
 from flows.cli_options import Json
@@ -118,6 +119,7 @@ def evaluate(
             "format (nothing is downloaded), or the folder of its evaluation"
         )
     if not is_model(target) and not is_evaluation(target):
+        refuse_no_run(target)
         refuse_unused(
             context,
             {"step", "again"},

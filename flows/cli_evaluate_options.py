@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from pydantic import ValidationError
 
 from configs.errors import ConfigError, InputError
 from configs.load import load_config
+from configs.rundir import RunDir
 from configs.schema import EvaluateConfig, LauncherConfig
 from infra.launch import require_site
 from tasks.evaluate.folder import check_gpus, visible_gpus
@@ -21,6 +23,20 @@ def refuse_unused(context: typer.Context, used: set[str], why: str) -> None:
     if unused := sorted(given - used - {"target", "json"}):
         options = ", ".join("--rescore" if n == "again" else f"--{_option(n)}" for n in unused)
         raise InputError(f"{options} would have no effect here: {why}")
+
+
+def refuse_no_run(target: Path) -> None:
+    """InputError when what is neither a model nor an evaluation is no run's directory either."""
+    if not target.is_dir():
+        raise InputError(
+            f"{target} is no folder: give a run directory, a folder with a model in Hugging Face's "
+            "format, or the folder of its evaluation"
+        )
+    if not os.path.isfile(RunDir(target).config_path):  # noqa: PTH113 (no error where it may not look)
+        raise InputError(
+            f"{target} has no config.json, so it is no model in Hugging Face's format; and no "
+            "config.yaml, so it is no run either"
+        )
 
 
 def _source(context: typer.Context, name: str) -> str | None:

@@ -36,7 +36,7 @@ from tasks.evaluate.devices import check_gpus, visible_gpus
 from tasks.evaluate.holding import in_charge
 from tasks.evaluate.model_folder import check_model
 from tasks.evaluate.plan import config_of, current_plan, read_plan
-from tasks.evaluate.responses import Pending, failure_path
+from tasks.evaluate.progress import Progress, how_far
 from tasks.evaluate.staging import SHARED_MEMORY, clear_unused
 from tasks.evaluate.task_checks import check_tasks
 from tasks.evaluate.task_files import TaskFileError
@@ -57,7 +57,6 @@ __all__ = [
 ]
 
 _LOOK_S = 0.1
-_SAY_EVERY_S = 10.0
 _LOG_TAIL_BYTES = 4096
 
 Say = Callable[[str], None]
@@ -88,7 +87,7 @@ def evaluated(
             say("everything is done already")
             return scores
         _check_question(evaluation)
-        progress = _Progress(evaluation, say)
+        progress = Progress(evaluation, say)
         run(progress.look)
         progress.end()
         return asked_scores(evaluation)
@@ -104,7 +103,7 @@ def rescore(evaluation: EvaluationDir, arguments: list[str], say: Say) -> Evalua
         in_charge(evaluation),
         _processes(evaluation, {"score": ["--anew"]}, arguments) as processes,
     ):
-        _wait(evaluation, processes, _Progress(evaluation, say).look)
+        _wait(evaluation, processes, Progress(evaluation, say).look)
     scores = read_record(evaluation.scores_path, EvaluationScores)
     if scores is None or scores.plan_sha256 != read_plan(evaluation).sha256():
         raise EvaluationError(f"{evaluation.scores_path} was changed meanwhile: score it again")
@@ -181,43 +180,6 @@ def _wait(
     for name, process in processes.items():
         if process.returncode:
             raise _failure(evaluation, name, process.returncode)
-
-
-class _Progress:
-    """Says, now and then, how far an evaluation is."""
-
-    def __init__(self, evaluation: EvaluationDir, say: Say) -> None:
-        self._evaluation = evaluation
-        self._say = say
-        self._next = time.monotonic() + _SAY_EVERY_S
-        self._said = ""
-
-    def look(self) -> None:
-        if time.monotonic() >= self._next:
-            self._next = time.monotonic() + _SAY_EVERY_S
-            self._said = how_far(self._evaluation)
-            self._say(self._said)
-
-    def end(self) -> None:
-        """Say the last of it, unless that was just said."""
-        if (words := how_far(self._evaluation)) != self._said:
-            self._say(words)
-
-
-def how_far(evaluation: EvaluationDir) -> str:
-    """How many shards are answered and how many tasks scored, in words."""
-    plan = current_plan(config_of(evaluation), evaluation)
-    if plan is None:
-        return "making the plan"
-    shards = [shard for _, shard in plan.shards()]
-    left = Pending(evaluation, shards).count()
-    scored = len(list(evaluation.target_scores_dir.glob("*.json")))
-    failed = sum(1 for shard in shards if failure_path(evaluation, shard.name).is_file())
-    given_up = f", {failed} of the shards given up" if failed else ""
-    return (
-        f"{len(shards) - left} of {len(shards)} shards {'done' if given_up else 'answered'}, "
-        f"{scored} of {len(plan.targets)} tasks scored{given_up}"
-    )
 
 
 def _log(evaluation: EvaluationDir, name: str) -> Path:

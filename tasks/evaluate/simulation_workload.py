@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +20,9 @@ BENCHMARKS = Path(__file__).with_name("benchmark_sizes.yaml")
 MOST_TASKS = 5_000
 MOST_REQUESTS = 10**9
 MOST_CHARACTERS = 16 << 20
+_MOST_S = 1e12
+_MOST_SHOWN = 10
+"""Mistakes of one file; who has more has made the same again and again."""
 COLUMNS = ("task", "requests", "infer_s", "metric_s")
 _GENERATION_FACTOR = 20
 _LONG_FACTOR = 10
@@ -74,48 +78,81 @@ def read_workload(path: Path) -> list[SimulatedTask]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"--workload {path} cannot be read as CSV: {reason}") from error
-    missing = [name for name in COLUMNS if name not in columns]
-    if not rows or missing:
-        what = f"has no column {missing[0]}" if rows else "has no rows below its first line"
-        raise InputError(f"--workload {path} {what}: its columns must be {', '.join(COLUMNS)}")
+    _check_columns(path, text, columns, has_rows=bool(rows))
     if len(rows) > MOST_TASKS:
         raise InputError(f"--workload {path} has more than {MOST_TASKS:,} tasks: give it fewer")
-    tasks = [_row(path, line, row) for line, row in enumerate(rows, start=2)]
-    seen: set[str] = set()
-    for task in tasks:
-        if task.item.task in seen:
-            raise InputError(f"--workload {path} has task {task.item.task!r} twice")
-        seen.add(task.item.task)
-    return tasks
+    return _tasks(path, rows)
 
 
-def _row(path: Path, line: int, row: dict[str | None, Any]) -> SimulatedTask:
-    values = {name.strip(): (text or "").strip() for name, text in row.items() if name}
-    where = f"--workload {path}, line {line}"
-    if None in row:
-        raise InputError(f"{where}: it has more values than the first line has columns")
-    if not values["task"]:
-        raise InputError(f"{where}: the task has no name")
-    requests = _number(where, "requests", values["requests"])
-    if requests != int(requests) or not 1 <= requests <= MOST_REQUESTS:
+def _check_columns(path: Path, text: str, columns: Sequence[str], *, has_rows: bool) -> None:
+    """InputError for a file whose first line does not name what is needed."""
+    first = text.partition("\n")[0].strip()
+    wanted = f"its columns must be {', '.join(COLUMNS)}"
+    for mark, what in ((";", "semicolons"), ("\t", "tabs")):
+        if first.count(mark) >= len(COLUMNS) - 1 and "," not in first:
+            raise InputError(
+                f"--workload {path} is separated by {what}: save it with commas; {wanted}"
+            )
+    if first and not any(name in first for name in COLUMNS) and any(c.isdigit() for c in first):
         raise InputError(
-            f"{where}: requests must be a whole number from 1 to {MOST_REQUESTS:,};"
-            f" it is {values['requests']}"
+            f"--workload {path} has no header, its first line is {first[:80]!r}: "
+            f"write {','.join(COLUMNS)} above it"
         )
-    infer_s = _number(where, "infer_s", values["infer_s"])
-    metric_s = _number(where, "metric_s", values["metric_s"])
-    return SimulatedTask(
-        WorkItem(values["task"], int(requests), infer_s, metric_s), _GENERATION_FACTOR
-    )
+    missing = [name for name in COLUMNS if name not in columns]
+    if not has_rows:
+        raise InputError(f"--workload {path} has no rows below its first line: {wanted}")
+    if missing:
+        raise InputError(f"--workload {path} has no column {' and no '.join(missing)}: {wanted}")
 
 
-def _number(where: str, column: str, text: str) -> float:
+def _tasks(path: Path, rows: Sequence[dict[str | None, Any]]) -> list[SimulatedTask]:
+    """The rows' tasks; InputError with a line for each mistake, up to some."""
+    tasks: dict[str, SimulatedTask] = {}
+    problems: list[str] = []
+    for line, row in enumerate(rows, start=2):
+        values = {name.strip(): (text or "").strip() for name, text in row.items() if name}
+        found = [*_problems(values, too_long=None in row)]
+        if (name := values["task"]) in tasks:
+            found.append(f"there is task {name!r} twice")
+        problems += (f"--workload {path}, line {line}: {problem}" for problem in found)
+        if not found:
+            item = WorkItem(
+                name,
+                int(float(values["requests"])),
+                float(values["infer_s"]),
+                float(values["metric_s"]),
+            )
+            tasks[name] = SimulatedTask(item, _GENERATION_FACTOR)
+    if len(problems) > _MOST_SHOWN:
+        left = len(problems) - _MOST_SHOWN
+        problems[_MOST_SHOWN:] = [f"--workload {path}: and {left:,} more mistakes like these"]
+    if problems:
+        raise InputError("\n".join(problems))
+    return list(tasks.values())
+
+
+def _problems(values: Mapping[str, str], *, too_long: bool) -> Iterator[str]:
+    """What is wrong with a row."""
+    if too_long:
+        yield "it has more values than the first line has columns"
+    if not values["task"]:
+        yield "the task has no name"
+    requests = _number(values["requests"])
+    if requests is None or requests != int(requests) or not 1 <= requests <= MOST_REQUESTS:
+        yield (
+            f"requests must be a whole number from 1 to {MOST_REQUESTS:,};"
+            f" it is {values['requests'] or 'empty'}"
+        )
+    for column in ("infer_s", "metric_s"):
+        value = _number(values[column])
+        if value is None or not 0 <= value <= _MOST_S:
+            yield f"{column} must be a number from 0 to 1e12; it is {values[column] or 'empty'}"
+
+
+def _number(text: str) -> float | None:
+    """The finite number that the text is."""
     try:
         value = float(text)
     except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and 0 <= value <= 1e12):
-        raise InputError(
-            f"{where}: {column} must be a number from 0 to 1e12; it is {text or 'empty'}"
-        )
-    return value
+        return None
+    return value if math.isfinite(value) else None

@@ -35,7 +35,9 @@ def unknown_task(
     if (found := _harness_file(name)) is not None:
         return f"evaluation task {name!r}{where} {_of_harness(*found)}"
     none = "no task folder is given, or none has a task: give one (--task-dir, evaluate.task_dirs)"
-    hint = nearest(name, known, f"known are {_some(known)}" if known else none)
+    if hint := nearest(name, known, ""):
+        return f"unknown evaluation task {name!r}{where}: {hint}"
+    hint = f"known are {_some(known)}" if known else none
     broken = [f"{path} cannot be read: {why}" for path, why in unreadable.items()]
     more = f"; and {len(broken) - _FILES_SHOWN} more" if len(broken) > _FILES_SHOWN else ""
     note = f" ({'; '.join(broken[:_FILES_SHOWN])}{more})" if broken else ""

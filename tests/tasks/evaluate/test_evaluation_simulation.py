@@ -154,7 +154,15 @@ def test_a_workload_file_is_read(tmp_path: Path) -> None:
         (GOOD + "third,many,1,0\n", "line 4: requests .* it is many"),
         (GOOD + "third,5,1,0,7\n", "line 4: it has more values"),
         (GOOD + ",5,1,0\n", "line 4: the task has no name"),
-        (GOOD + "first,5,1,0\n", "'first' twice"),
+        (GOOD + "first,5,1,0\n", "line 4: there is task 'first' twice"),
+        (GOOD.replace(",", ";"), "is separated by semicolons: save it with commas"),
+        (GOOD.replace(", ", "\t"), "is separated by tabs"),
+        (
+            "first,100,50,10.5\n",
+            "has no header, its first line is 'first,100,50,10.5': write task,r",
+        ),
+        ("first,100,50,10.5\nsecond,1,20,0\n", "has no header"),
+        ("name,requests,s,metric_s\na,1,1,1\n", "no column task and no infer_s: its columns"),
     ],
 )
 def test_a_bad_workload_is_one_sentence(tmp_path: Path, content: str, words: str) -> None:
@@ -164,6 +172,28 @@ def test_a_bad_workload_is_one_sentence(tmp_path: Path, content: str, words: str
         read_workload(path)
     assert str(path) in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_all_mistakes_of_a_workload_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "work.csv"
+    path.write_text(GOOD + "first,0,x,0\n,1,1,inf\nlast,1,1,1\n")
+    with pytest.raises(InputError) as error:
+        read_workload(path)
+    expected = (
+        "line 4: requests must be",
+        "line 4: infer_s",
+        "line 4: there is task 'first' twice",
+        "line 5: the task has no name",
+        "line 5: metric_s",
+    )
+    found = str(error.value).splitlines()
+    assert len(found) == len(expected)
+    assert all(f"--workload {path}, {e}" in f for e, f in zip(expected, found, strict=True))
+    path.write_text(GOOD + "bad,0,0,0\n" * 500)
+    with pytest.raises(InputError) as error:
+        read_workload(path)
+    found = str(error.value).splitlines()
+    assert len(found) == 11 and found[-1].endswith("and 490 more mistakes like these")
 
 
 def test_unreadable_workloads_and_impossible_nodes_are_refused(tmp_path: Path) -> None:

@@ -207,3 +207,12 @@ def test_a_models_evaluation_is_pointed_at_no_heldout_task(tmp_path: Path) -> No
     assert problem.endswith("known are good, odd")
     (problem,) = problems(tmp_path, "heldout_cloze")
     assert "asks about text that a run has held out" in problem
+
+
+def test_what_is_like_a_known_name_carries_no_other_files_mistake(tmp_path: Path) -> None:
+    write_task(tmp_path, bad__yaml="task: bad\ntest_split: [\n")
+    assert problems(tmp_path, "goood") == [
+        "unknown evaluation task 'goood': did you mean good or odd?"
+    ]
+    (problem,) = problems(tmp_path, "nothing_like_it")
+    assert f"{tmp_path / 'bad.yaml'} cannot be read" in problem
