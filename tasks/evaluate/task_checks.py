@@ -6,6 +6,7 @@ raises, an odd document) is seen while the plan is made, before the model is loa
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Iterator, Sequence
 
@@ -70,6 +71,7 @@ def problems_of(entry: CatalogEntry, *, overridden: bool = False) -> list[str]:
     found += file_problems(entry)
     if not entry.is_group and not overridden and "class" not in entry.values:
         found += _key_problems(entry)
+        found += _document_key_problems(entry)
         found += split_problems(entry)
         found += _filter_problems(entry)
         found += _template_problems(entry)
@@ -89,6 +91,32 @@ def _key_problems(entry: CatalogEntry) -> Iterator[str]:
         yield f"output_type {kind!r} is none: {hint}"
     if kind == "multiple_choice" and not {"doc_to_choice", "use_prompt"} & values.keys():
         yield "output_type multiple_choice needs doc_to_choice: a column, a list or a template"
+
+
+def _document_key_problems(entry: CatalogEntry) -> Iterator[str]:
+    """Keys without which lm-eval can make nothing of a document, and a doc_to_choice that is none."""
+    values = entry.values
+    if "use_prompt" in values:
+        return
+    for key in ("doc_to_text", "doc_to_target"):
+        if values.get(key) is None:
+            yield f"{key} is missing: give it a column, a template or a !function"
+    choices, columns = values.get("doc_to_choice"), columns_of(entry)
+    if not isinstance(choices, str) or isinstance(choices, FunctionTag) or columns is None:
+        return
+    if choices not in columns and "{" not in choices and not _is_literal(choices):
+        yield (
+            f"doc_to_choice {choices!r} is a column that no document has, and no list: "
+            f"they have {some_columns(columns)}"
+        )
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return False
+    return True
 
 
 def _filter_problems(entry: CatalogEntry) -> Iterator[str]:

@@ -114,6 +114,11 @@ FILTER = "filter_list: [{name: f, filter: [{function: regex, regex_pattern: '([a
         ("metrics_list: []", "metrics_list is nothing that lm-eval knows of a task: did you mean"),
         ("output_type: generate", "output_type 'generate' is none: did you mean generate_until"),
         ("output_type: multiple_choice", "needs doc_to_choice"),
+        ("doc_to_target: null", "doc_to_target is missing: give it a column, a template or"),
+        (
+            "output_type: multiple_choice\ndoc_to_choice: towns\nmetric_list: [{metric: acc}]",
+            "doc_to_choice 'towns' is a column that no document has, and no list: they have answer",
+        ),
         ("doc_to_text: '{{question'", "doc_to_text is no template: "),
         (
             "doc_to_text: '{{context}}'",
