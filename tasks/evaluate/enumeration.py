@@ -23,7 +23,7 @@ from configs.errors import EvaluationError
 from configs.files import sha256_of_json
 from configs.full_disk import full_disk
 from tasks.evaluate.harness import Instance, TaskManager
-from tasks.evaluate.harness_errors import where_raised
+from tasks.evaluate.harness_errors import no_such_answer, where_raised
 from tasks.evaluate.offline import network_allowed
 from tasks.evaluate.responses import Key
 from tasks.evaluate.task_files import TaskFileError
@@ -88,9 +88,10 @@ def _refused(what: str, error: Exception) -> EvaluationError:
     if full is not None:
         return EvaluationError(f"{what}: {full}")
     kind = EvaluationError if network_allowed() else TaskFileError
+    if (answer := no_such_answer(error)) is not None:
+        return kind(f"{what}: {answer}")
     where = where_raised(error)
-    of = f"{where}: " if where else ""
-    return kind(f"{what}: {of}{one_line(error)}{_place_of(error)}")
+    return kind(f"{what}: {one_line(error)}{f' ({where})' if where else ''}{_place_of(error)}")
 
 
 def _place_of(error: BaseException) -> str:

@@ -9,22 +9,39 @@ _KEYS = ("doc_to_text", "doc_to_target", "doc_to_choice", "process_docs")
 
 
 def where_raised(error: BaseException) -> str:
-    """Where in the task it was, to be put before its words; empty where that is not known."""
-    key, document, answer = "", "", ""
+    """Document and key, as far as they are known."""
+    key = next((f.f_code.co_name for f in _frames(error) if f.f_code.co_name in _KEYS), "")
+    return ", ".join(part for part in (_document(error), key) if part)
+
+
+def no_such_answer(error: BaseException) -> str | None:
+    """The sentence about an answer's place that is beyond the choices, if that was what it raised on."""
+    if not isinstance(error, IndexError):
+        return None
+    for frame in _frames(error):
+        values = frame.f_locals
+        name = frame.f_code.co_name
+        said = ""
+        if name == "__init__":
+            said = _answer(values.get("test_target"), values.get("test_choice"))
+        elif name == "build_qa_turn":
+            said = _answer(values.get("a"), values.get("c"))
+        if said:
+            return f"{_document(error) or 'a document'}: {said}"
+    return None
+
+
+def _document(error: BaseException) -> str:
+    document = ""
     for frame in _frames(error):
         name, values = frame.f_code.co_name, frame.f_locals
-        if name in _KEYS:
-            key = name
         if name == "build_all_requests" and isinstance(values.get("doc_id"), int):
             document = f"document {values['doc_id'] + 1}"
         elif name == "__init__" and "test_doc" in values:
             document = "document 1"
-            answer = answer or _answer(values.get("test_target"), values.get("test_choice"))
-        elif name == "build_qa_turn":
+        elif name == "build_qa_turn" and values.get("a") is not None:
             document = f"an example before {document}" if document else "an example"
-            answer = answer or _answer(values.get("a"), values.get("c"))
-    said = answer if isinstance(error, IndexError) and answer else key
-    return ", ".join(part for part in (document, said) if part)
+    return document
 
 
 def _answer(target: object, choices: object) -> str:
