@@ -73,7 +73,8 @@ def read_workload(path: Path) -> list[SimulatedTask]:
         if len(text) > MOST_CHARACTERS:
             raise InputError(f"--workload {path} is longer than {MOST_CHARACTERS >> 20} MiB")
         reader = csv.DictReader(io.StringIO(text, newline=""), skipinitialspace=True)
-        rows = list(islice(reader, MOST_TASKS + 1))
+        numbered = [(reader.line_num, row) for row in islice(reader, MOST_TASKS + 1)]
+        rows = [row for _, row in numbered]
         columns = [name.strip() for name in (rows[0] if rows else {}) if name]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
@@ -81,7 +82,7 @@ def read_workload(path: Path) -> list[SimulatedTask]:
     _check_columns(path, text, columns, has_rows=bool(rows))
     if len(rows) > MOST_TASKS:
         raise InputError(f"--workload {path} has more than {MOST_TASKS:,} tasks: give it fewer")
-    return _tasks(path, rows)
+    return _tasks(path, numbered)
 
 
 def _check_columns(path: Path, text: str, columns: Sequence[str], *, has_rows: bool) -> None:
@@ -105,11 +106,11 @@ def _check_columns(path: Path, text: str, columns: Sequence[str], *, has_rows: b
         raise InputError(f"--workload {path} has no column {' and no '.join(missing)}: {wanted}")
 
 
-def _tasks(path: Path, rows: Sequence[dict[str | None, Any]]) -> list[SimulatedTask]:
+def _tasks(path: Path, rows: Sequence[tuple[int, dict[str | None, Any]]]) -> list[SimulatedTask]:
     """The rows' tasks; InputError with a line for each mistake, up to some."""
     tasks: dict[str, SimulatedTask] = {}
     problems: list[str] = []
-    for line, row in enumerate(rows, start=2):
+    for line, row in rows:
         values = {name.strip(): (text or "").strip() for name, text in row.items() if name}
         found = [*_problems(values, too_long=None in row)]
         if (name := values["task"]) in tasks:

@@ -155,6 +155,7 @@ def test_a_workload_file_is_read(tmp_path: Path) -> None:
         (GOOD + "third,5,1,0,7\n", "line 4: it has more values"),
         (GOOD + ",5,1,0\n", "line 4: the task has no name"),
         (GOOD + "first,5,1,0\n", "line 4: there is task 'first' twice"),
+        (GOOD + "\n\nthird,0,1,0\n", "line 6: requests"),
         (GOOD.replace(",", ";"), "is separated by semicolons: save it with commas"),
         (GOOD.replace(", ", "\t"), "is separated by tabs"),
         (
