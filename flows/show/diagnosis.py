@@ -26,7 +26,7 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     section(found.failure_class, console, more=_kind(found), style=style)
     facts = [("file", clean(found.file, _MAX_CHARS))]
     if found.root_cause_line is not None:
-        facts.append((f"line {found.root_cause_line}", clean(found.root_cause_text, _MAX_CHARS)))
+        facts.append((f"line {found.root_cause_line}", clean(found.shown_root, _MAX_CHARS)))
     if found.faulty_rank is not None:
         facts.append(("rank", str(found.faulty_rank)))
     if found.faulty_node is not None:

@@ -36,7 +36,7 @@ from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan_files import reads_alone, scan_files, size_bytes
 from tasks.diagnose.second_look import look_further
 from tasks.diagnose.sources import STDIN, Source, source_of, why_unreadable
-from tasks.diagnose.verdicts import with_notes
+from tasks.diagnose.verdicts import MAX_TEXT_CHARS, with_notes
 
 _MAX_COMPRESSED_BYTES = 64 << 20
 _ID_DIGITS = 10
@@ -71,6 +71,11 @@ class Diagnosis(BaseModel):
     """Files of the input that could not be read, and why."""
     can_be_confirmed: bool = Field(default=True, exclude=True)
     """Whether it is noted in the store's folder, for `--confirm`."""
+
+    @property
+    def shown_root(self) -> str:
+        """The root cause's line, with a mark if it was cut."""
+        return self.root_cause_text + "…" * (len(self.root_cause_text) >= MAX_TEXT_CHARS)
 
     @property
     def case_id(self) -> str:
@@ -144,6 +149,9 @@ def _of_files(
     verdict = with_notes(diagnose_scan(scan), notes)
     compressed = compress(_first(sources)) if compressor is None else compressor.result()
     counted = _counted(compressed, sources, lines=scan.lines_read)
+    if not counted.kept_lines:  # of which no other log can be told
+        found = _diagnosis(log.name, verdict, counted)
+        return found.model_copy(update={"unreadable": scan.unreadable})
     confirmed = as_confirmed(verdict, counted.fingerprint, store, unsure=is_unsure(verdict))
     if confirmed is None and is_unsure(verdict):
         whole = compressed if len(compressed.sources) == len(sources) else compress(sources)
@@ -164,7 +172,9 @@ def _of_attempt(name: str, attempt: AttemptDir, settings: DiagnoseConfig) -> Dia
     sources = [source_of(path) for path in attempt_log_files(attempt.path)]
     compressed = compress(_first(sources))
     found = _counted(compressed, sources)
-    confirmed = as_confirmed(verdict, found.fingerprint, store, unsure=False)
+    confirmed = None
+    if found.kept_lines:
+        confirmed = as_confirmed(verdict, found.fingerprint, store, unsure=False)
     return _diagnosis(name, confirmed or verdict, found)
 
 

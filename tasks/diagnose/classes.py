@@ -22,8 +22,15 @@ class FailureClass:
     action: ActionKind
     mitigation: str
     """Advice in at most two sentences."""
+    other_mitigation: str = ""
+    """Advice where the job restarts on other nodes although the class's own way is the same ones, or the reverse."""
     node_local: bool = False
     """The fault sits in the machine that reports it: its host is the faulty node."""
+
+    def advice(self, action: ActionKind) -> str:
+        """What to tell a person, so that it says the same as the action."""
+        restarts = {self.action, action} == {"restart_same_nodes", "restart_exclude_node"}
+        return self.other_mitigation if restarts and self.other_mitigation else self.mitigation
 
 
 _FIX_ENVIRONMENT = "Correct the installation on every node, then start the run again."
@@ -36,6 +43,7 @@ _TABLE = (
         "restart_exclude_node",
         "Take the node out of service and have its NVLink bridges or switches checked. "
         "The run continues from the last checkpoint on other nodes.",
+        other_mitigation="Have NVLink's bridges and switches and the fabric manager checked on the nodes that report it.",
         node_local=True,
     ),
     FailureClass(
@@ -44,12 +52,14 @@ _TABLE = (
         "restart_same_nodes",
         "If it comes back on the same GPU, exclude that node; if it moves with the rank, look for an "
         "out-of-range index or a faulty kernel.",
+        other_mitigation="The GPU or its node is at fault: keep the node out of the run until it passes a check.",
     ),
     FailureClass(
         "NodeFailure",
         "infrastructure",
         "restart_exclude_node",
         "Look at the node's system log for what ended it. Keep it out of the run until it passes a check.",
+        other_mitigation="Look at the node's system log for what ended it. If it is the same node again, exclude it.",
         node_local=True,
     ),
     FailureClass(
@@ -57,6 +67,7 @@ _TABLE = (
         "infrastructure",
         "restart_exclude_node",
         "Take the node out of service, reset the GPU, and replace it when rows can no longer be remapped.",
+        other_mitigation="Once may be chance. If it comes back on the same GPU, take its node out of service.",
         node_local=True,
     ),
     FailureClass(
@@ -233,6 +244,7 @@ _TABLE = (
         "anomaly",
         "restart_same_nodes",
         "Look at what the silent rank was doing. If it is the same node again, exclude it.",
+        other_mitigation="Look at what the silent rank was doing. Keep its node out of the run until it passes a check.",
         node_local=True,
     ),
     FailureClass(

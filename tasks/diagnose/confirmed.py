@@ -74,6 +74,8 @@ def confirm(case_id: str, failure_class: str, folder: Path | None = None) -> dic
         raise InputError(
             f"no diagnosis {case_id} is noted in {folder}: diagnose its log first, with the same store"
         )
+    if given["diagnosis"].get("kept_lines") == 0:
+        raise InputError(f"{case_id} holds no line: there is nothing to know it by another time")
     case = {
         "id": given["id"],
         "class": name,

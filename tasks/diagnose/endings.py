@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from configs.records import Verdict
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.place import who_is_missing
 from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.scan import Scan
@@ -11,6 +12,11 @@ from tasks.diagnose.survival import NOTICES
 from tasks.diagnose.verdicts import make_verdict
 
 _OF_EMPTY_LOGS = "Look at the scheduler's record of the job and the nodes' system logs."
+
+_OF_SILENT_LOGS = "Nothing in the logs tells a cause: look at the end of each rank's log and at the scheduler's record of the job."
+_TERMINATED = compile_pattern(
+    r"^(?:\S*sh: line \d+: +\d+ )?Terminated\b(?:\s*$|.*\b(?:python|torchrun|srun|mpi(?:run|exec)|deepspeed|accelerate))"
+)
 
 
 def verdict_on_success(scan: Scan) -> Verdict | None:
@@ -102,13 +108,45 @@ def hang(scan: Scan, said: str, line: LogLine, *, root: bool = False) -> Verdict
 
 def verdict_on_nothing(scan: Scan) -> Verdict:
     """Unknown, with the first line that speaks of an error."""
-    line = scan.suspicious
-    said = "no line in the logs speaks of an error" if scan.order else "the logs hold no line"
+    if not scan.order:
+        return _unknown(["the logs hold no line"], _OF_EMPTY_LOGS)
+    if scan.suspicious is not None:
+        return make_verdict("Unknown", method="none", confidence=0.1, root=scan.suspicious)
+    if (ended := _told_to_end(scan)) is not None:
+        said = ["the job was told to stop from outside; nothing in the logs says by whom"]
+        return make_verdict(
+            "Unknown",
+            method="job_signalled",
+            confidence=0.3,
+            root=ended,
+            evidence=said,
+            mitigation=_OF_EMPTY_LOGS,
+        )
+    return _unknown([_passed_over(scan), *_shortened(scan)], _OF_SILENT_LOGS)
+
+
+def _unknown(said: list[str], mitigation: str) -> Verdict:
     return make_verdict(
-        "Unknown",
-        method="none",
-        confidence=0.1,
-        root=line,
-        evidence=[] if line else [said],
-        mitigation=None if scan.order else _OF_EMPTY_LOGS,
+        "Unknown", method="none", confidence=0.1, evidence=said, mitigation=mitigation
     )
+
+
+def _told_to_end(scan: Scan) -> LogLine | None:
+    """A shell's word, at the end of a file, that the program was ended by SIGTERM."""
+    ends = (tail[-1] for tail in scan.progress.tails.values() if tail)
+    return next((line for line in ends if _TERMINATED.search(line.body)), None)
+
+
+def _passed_over(scan: Scan) -> str:
+    """Why no error is named: there is none, or training went on after it."""
+    past = [f.line for f in scan.findings if scan.survived(f)]
+    if not past:
+        return "no line in the logs speaks of an error"
+    return f"passed over, since training went on after it: {past[-1].quote}"
+
+
+def _shortened(scan: Scan) -> list[str]:
+    line = scan.shortened
+    if line is None:
+        return []
+    return [f"{line.file}:{line.number} is very long: its middle was not read"]

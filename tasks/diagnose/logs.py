@@ -131,6 +131,11 @@ def split_prefix(text: str) -> tuple[int | None, str]:
     return rank, text
 
 
+def is_shortened(text: str) -> bool:
+    """Whether it is that of a line which has lost its middle."""
+    return len(text) >= MAX_TEXT_CHARS and _CUT in text
+
+
 def _text(piece: bytes) -> str:
     text = _CONTROL.sub("", piece.decode("utf-8", errors="replace"))
     if len(text) > MAX_TEXT_CHARS:

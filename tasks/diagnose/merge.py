@@ -25,6 +25,7 @@ def merge(scans: Sequence[Scan]) -> Scan:
         whole.timeline.merge(part.timeline)
         whole.survival.merge(part.survival)
         whole.suspicious = whole.suspicious or part.suspicious
+        whole.shortened = whole.shortened or part.shortened
         whole.crashes = {**part.crashes, **whole.crashes}
         whole.ranks |= part.ranks
     return whole

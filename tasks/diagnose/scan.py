@@ -15,7 +15,7 @@ from tasks.diagnose.findings import Finding, Role
 from tasks.diagnose.handled import says_handled, says_nothing_wrong, says_passing
 from tasks.diagnose.json_lines import parts_of
 from tasks.diagnose.kept_findings import KeptFindings
-from tasks.diagnose.logs import LogLine
+from tasks.diagnose.logs import LogLine, is_shortened
 from tasks.diagnose.notes import notes_on_files, notes_on_room
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
@@ -79,6 +79,8 @@ class Scan:
     """Lines of ranks that found no room."""
     lines_read: int = 0
     """As `wc -l` counts them, and a last one without newline; looked at or not."""
+    shortened: LogLine | None = None
+    """First line that was too long to be read whole."""
     cut_off: list[str] = field(default_factory=list)
     """Packed files that end in the middle."""
     unreadable: dict[str, str] = field(default_factory=dict)
@@ -133,6 +135,8 @@ class Scan:
 
     def _feed(self, line: LogLine) -> None:
         self.order += 1
+        if self.shortened is None and is_shortened(line.text):
+            self.shortened = line
         line, stream = self._stream_of(line)
         key = (line.file, line.rank)
         if line.rank is not None:

@@ -8,7 +8,7 @@ from configs.records import ActionKind, Verdict
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.logs import LogLine
 
-_MAX_TEXT_CHARS = 1000
+MAX_TEXT_CHARS = 1000
 MAX_EVIDENCE = 6
 CAREFUL_ACTIONS: frozenset[ActionKind] = frozenset({"fix_by_user", "resubmit_later"})
 """What likeness, a model or a learned rule may decide alone: no node is excluded, no data skipped."""
@@ -35,14 +35,14 @@ def make_verdict(
         category=known.category,
         root_cause_file=root.file if root else None,
         root_cause_line=root.number if root else None,
-        root_cause_text=root.text.strip()[:_MAX_TEXT_CHARS] if root else "",
+        root_cause_text=root.text.strip()[:MAX_TEXT_CHARS] if root else "",
         faulty_rank=rank,
         faulty_node=node,
         action=action or known.action,
         confidence=confidence,
         method=method,
         evidence=list(dict.fromkeys(quotes))[:MAX_EVIDENCE],
-        mitigation=known.mitigation if mitigation is None else mitigation,
+        mitigation=known.advice(action or known.action) if mitigation is None else mitigation,
     )
 
 
