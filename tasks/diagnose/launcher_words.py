@@ -3,7 +3,9 @@ word for that."""
 
 from __future__ import annotations
 
+from configs.events import StartEvent
 from configs.records import AttemptRecord, Verdict
+from configs.rundir import AttemptDir
 from tasks.diagnose.verdicts import make_verdict
 
 _LESS = "Look after the jobs that launcher.slurm.dependency names, or ask for less."
@@ -34,9 +36,12 @@ def verdict_on_launchers_word(record: AttemptRecord) -> Verdict | None:
     return verdict.model_copy(update={"root_cause_text": sentence})
 
 
-def with_another_port(verdict: Verdict) -> Verdict:
-    """Of a job of our own: its launcher chooses a port for each attempt, so that the next one has another."""
-    if verdict.method != "network_port_taken":
+def with_another_port(verdict: Verdict, attempt: AttemptDir) -> Verdict:
+    """Of a job of our own: its launcher chooses a port for each attempt, so that the next one has another.
+
+    Ranks that have met already want a port of the user's.
+    """
+    if verdict.method != "network_port_taken" or _have_met(attempt):
         return verdict
     return verdict.model_copy(
         update={
@@ -45,3 +50,7 @@ def with_another_port(verdict: Verdict) -> Verdict:
             "another one.",
         }
     )
+
+
+def _have_met(attempt: AttemptDir) -> bool:
+    return any(isinstance(event, StartEvent) for event in attempt.events())

@@ -106,7 +106,7 @@ def _rules_folder(settings: DiagnoseConfig) -> Path:
 
 def _diagnose(attempt: AttemptDir, record: AttemptRecord, config: RunConfig) -> Verdict:
     """The verdict, by past cases and a model too where rules are unsure and these can be had."""
-    verdict = with_another_port(_by_rules(attempt, record, config.diagnose))
+    verdict = with_another_port(_by_rules(attempt, record, config.diagnose), attempt)
     if not is_unsure(verdict):
         return verdict
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from configs.events import StartEvent
 from configs.rundir import AttemptDir
 from tasks.diagnose.diagnose import diagnose_attempt
 from tasks.diagnose.launcher_words import with_another_port
@@ -21,12 +22,18 @@ def test_the_next_attempt_of_our_own_job_takes_another_port(tmp_path: Path) -> N
     (attempt.job_dir / "launcher.log").write_text(_TAKEN)
     verdict = diagnose_attempt(attempt, failed_record())
     assert (verdict.failure_class, verdict.action) == ("NetworkError", "fix_by_user")
-    own = with_another_port(verdict)
+    own = with_another_port(verdict, attempt)
     assert (own.failure_class, own.action) == ("NetworkError", "restart_same_nodes")
     assert "another" in own.mitigation
+    met = StartEvent(
+        time=1.0, step=0, checkpoint=None, world_size=2, device="cpu", precision="fp32",
+        num_parameters=1, padded_vocab_size=1,
+    )  # fmt: skip
+    attempt.events_path.write_text(met.model_dump_json() + "\n")
+    assert with_another_port(verdict, attempt) == verdict, "that is a port of the program's own"
 
 
 def test_other_verdicts_stay(tmp_path: Path) -> None:
     attempt = AttemptDir(tmp_path, 1)
     verdict = diagnose_attempt(attempt, failed_record(reason="NODE_FAIL lost"))
-    assert with_another_port(verdict) == verdict
+    assert with_another_port(verdict, attempt) == verdict
