@@ -16,7 +16,10 @@ from tasks.evaluate.catalog import build_catalog
 from tasks.evaluate.task_checks import check_tasks
 from tasks.evaluate.task_files import files_below
 
-PLAIN_TASK = "task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: data.jsonl}}\ntest_split: train\n"
+PLAIN_TASK = (
+    "task: {name}\ndataset_path: json\ndataset_kwargs: {{data_files: data.jsonl}}\ntest_split: train\n"
+    "doc_to_text: ''\ndoc_to_target: ''\n"
+)
 
 
 def write(folder: Path, **files: str) -> Path:
@@ -169,7 +172,7 @@ def test_task_that_cannot_run_here_is_refused(tmp_path: Path, task: str, message
 
 
 def test_operator_may_allow_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, a="task: a\ndataset_path: cais/mmlu\n")
+    write(tmp_path, a="task: a\ndataset_path: cais/mmlu\ndoc_to_text: ''\ndoc_to_target: ''\n")
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     check("a", dirs=[tmp_path])
 
@@ -178,7 +181,7 @@ def test_operator_may_allow_the_network(tmp_path: Path, monkeypatch: pytest.Monk
 def test_local_data_without_files_needs_no_network(tmp_path: Path, values: dict[str, Any]) -> None:
     (tmp_path / "folder").mkdir()
     text = "".join(f"{key}: {value}\n" for key, value in values.items())
-    write(tmp_path, a=f"task: a\n{text}")
+    write(tmp_path, a=f"task: a\n{text}doc_to_text: ''\ndoc_to_target: ''\n")
     check("a", dirs=[tmp_path])
 
 
