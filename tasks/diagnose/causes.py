@@ -11,6 +11,7 @@ from tasks.diagnose.lost_hosts import host_lost_beside
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.place import TIMEOUTS
 from tasks.diagnose.scan import Scan
+from tasks.diagnose.whose_fault import with_whose_fault
 
 _MONITORED = "hang_noticed"
 _GPU_LOST = "xid_gpu_lost"
@@ -34,7 +35,10 @@ _EARLIER_WORK = compile_pattern(
 _OTHER_PROCESS = compile_pattern(
     r"Process (?P<pid>\d{1,9}) has (?P<size>[\d.]{1,12}) GiB memory in use"
 )
-_THIS_PROCESS = compile_pattern(r"this process has (?P<size>[\d.]{1,12}) GiB memory in use")
+_THIS_PROCESS = compile_pattern(
+    r"this process has (?P<size>[\d.]{1,12}) (?P<unit>[GM])iB memory in use"
+)
+_MIB_PER_GIB = 1024.0
 
 
 def told_and_mentioned(scan: Scan) -> tuple[list[Finding], list[Finding]]:
@@ -112,7 +116,7 @@ def amended(finding: Finding, scan: Scan) -> Finding:
         return replace(finding, action="fix_by_user")
     if finding.role == "effect" and finding.node is not None and _peers_differ(finding, scan):
         return replace(finding, node=None, action=None)
-    return finding
+    return with_whose_fault(finding, scan)
 
 
 def _of_the_worker_that_was_killed(finding: Finding, scan: Scan) -> Finding:
@@ -151,9 +155,11 @@ def _of_earlier_work(finding: Finding, scan: Scan) -> Finding | None:
 
 
 def _peers_differ(finding: Finding, scan: Scan) -> bool:
-    """Whether no peer is named more often than another: each only tells who is next to it."""
+    """Whether no peer is named by more than another: each only tells who is next to it."""
     alike = [f for f in scan.fatal("effect") if f.failure_class == finding.failure_class]
-    named = Counter(f.node for f in alike if f.node is not None).most_common(2)
+    told = {(f.node, scan.topology.named_in(f.line.text) or f.rank) for f in alike if f.node}
+    by_whom = {(node, writer) for node, writer in told if writer is not None}
+    named = Counter(node for node, _ in by_whom or told).most_common(2)
     return len(named) > 1 and named[0][1] == named[1][1]
 
 
@@ -166,7 +172,10 @@ def _is_held_by_a_foreign_process(finding: Finding, scan: Scan) -> bool:
     """Whether most of the GPU's memory is in use by a process that is none of the job's, left by another."""
     match = _OTHER_PROCESS.search(finding.line.body)
     this = _THIS_PROCESS.search(finding.line.body)
-    if match is None or this is None or float(match["size"]) <= float(this["size"]):
+    if match is None or this is None:
+        return False
+    own_gib = float(this["size"]) / (_MIB_PER_GIB if this["unit"] == "M" else 1.0)
+    if float(match["size"]) <= own_gib:
         return False
     if int(match["pid"]) in scan.watchers.gpu_strangers.pids:
         return True

@@ -271,7 +271,8 @@ def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) 
         ranks, node = who_is_missing(scan)
         rank = min(ranks) if len(ranks) == 1 else rank
         action = "restart_exclude_node" if node else action
-    if finding.method in TIMEOUTS and (ranks := stuck_ranks(scan)):
+    waits_for_data = action == "fix_by_user"
+    if finding.method in TIMEOUTS and not waits_for_data and (ranks := stuck_ranks(scan)):
         rank, node = min(ranks), one_host(scan, ranks)
         who = ", ".join(str(r) for r in sorted(ranks)[:8])
         evidence.append(f"rank {who} did not come to the collective: the others waited for it")

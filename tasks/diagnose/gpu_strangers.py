@@ -1,4 +1,4 @@
-"""Processes that held a GPU's memory before the job had done a step: they are another's, or left over."""
+"""Processes that held a GPU's memory before the job had done a step, or are told to be another's or left over."""
 
 from __future__ import annotations
 
@@ -10,6 +10,13 @@ from tasks.diagnose.patterns import compile_pattern
 _HELD = compile_pattern(
     r"(?i)(?:compute[-_ ]apps?|nvidia-smi|process(?:es)?|pid|used_\w*memory).{0,160}?\b(?P<pid>\d{3,9})\b[ ,|:]{1,4}.{0,60}?\b\d{3,7} ?MiB"
 )
+_TOLD = compile_pattern(
+    r"(?i)\b(?:orphan\w*|left[- ]?over|stale|stray|zombie|foreign|not (?:of|from) this job|(?:an)?other (?:job|user)(?:'s)?|"
+    r"previous job(?:'s)?)\b.{0,80}\b(?:pid|process)[ =:#]{1,3}(?P<pid>\d{3,9})\b|"
+    r"\b(?:pid|process)[ =:#]{1,3}(?P<pid_before>\d{3,9})\b.{0,80}\b(?:orphan\w*|left[- ]?over|stale|stray|zombie|foreign|"
+    r"not (?:of|from) this job|(?:an)?other (?:job|user)|previous job)\b"
+)
+"""As epilogs and clean-ups say it."""
 _MAX_PROCESSES = 4096
 
 
@@ -21,11 +28,12 @@ class GpuStrangers:
 
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
-        if steps or line.rank is not None or "MiB" not in line.body:
+        if line.rank is not None or len(self.pids) >= _MAX_PROCESSES:
             return
-        match = _HELD.search(line.body)
-        if match is not None and len(self.pids) < _MAX_PROCESSES:
+        if not steps and "MiB" in line.body and (match := _HELD.search(line.body)) is not None:
             self.pids.add(int(match["pid"]))
+        if (pid := _told_in(line.body)) is not None:
+            self.pids.add(pid)
 
     def merge(self, other: GpuStrangers) -> None:
         """Add what later files tell."""
@@ -34,4 +42,16 @@ class GpuStrangers:
 
 def tells_of_gpu_process(body: str) -> bool:
     """Whether the line says which process holds a GPU's memory."""
-    return "MiB" in body and _HELD.search(body) is not None
+    if "MiB" in body and _HELD.search(body) is not None:
+        return True
+    return _told_in(body) is not None
+
+
+def _told_in(body: str) -> int | None:
+    """The process that a line says is none of the job's."""
+    if not any(word in body for word in _WORDS) or (match := _TOLD.search(body)) is None:
+        return None
+    return int(match["pid"] or match["pid_before"])
+
+
+_WORDS = ("pid", "PID", "rocess ")

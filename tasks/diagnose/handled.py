@@ -51,7 +51,8 @@ _NOTHING_WRONG = compile_pattern(
     r"\b(?:watch|look|scann?|check|monitor|filter)(?:s|ing|ed)? (?:the \w+ )?for\b"
 )
 _SOMETHING_WRONG = compile_pattern(
-    rf"(?i)(?:{_COUNTED}|uncorr\w*|volatile|aggregate|total|double\w*)\s*[=:]\s*(?:[1-9]|yes|true)|\bNVRM: |\bkernel: "
+    rf"(?i)(?:{_COUNTED}|uncorr\w*|volatile|aggregate|total|double\w*)\s*[=:]\s*(?:[1-9]|yes|true)|\bNVRM: |\bkernel: |"
+    r"\b(?:job|step|task)[ _]?id[=:] ?0 \w+ failed\b"
 )
 _ERROR_LEVEL = compile_pattern(r"\b(?:ERROR|FATAL|CRITICAL)\b")
 _EVENT = compile_pattern(r"\bWarning\s+[A-Z]\w+\s+\w+/\S")

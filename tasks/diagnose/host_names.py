@@ -41,7 +41,7 @@ _FILE = re.compile(
 
 
 _LABEL = re.compile(
-    r"(?:[\d\s:.,TZ/+-]{8,40})?"
+    r"(?:\[[a-z][a-z_-]{0,15}\] (?=\d))?(?:[\d\s:.,TZ/+-]{8,40})?"
     r"(?:\((?P<actor>[A-Za-z][\w.-]{1,80}), rank=|[\[(]?(?P<host>[A-Za-z][\w.-]{1,80}\w)[\])]?(?::? |: ?|:\d+\s|\| ?))"
 )
 _FIELD = re.compile(

@@ -13,6 +13,10 @@ from tasks.diagnose.patterns import compile_pattern
 _CALL = compile_pattern(
     r"(?i)\b(?:roll[ _-]?call|alive|present|answered|heard (?:from|of)|heartbeats?|responding|ready|online)\b"
 )
+_KEPT = compile_pattern(
+    r"(?i)\b(?:retain(?:ed|ing)?|keep(?:ing)?|kept|remaining|surviving) (?:the )?(?:healthy )?(?:nodes?|hosts?|instances?)\b"
+)
+"""Of a job that goes on without some of its hosts."""
 _NUMBERS = re.compile(r"\d+")
 _SHAPE_CHARS = 60
 _MIN_HOSTS = 3
@@ -74,9 +78,14 @@ class HostRollCalls:
         for calls in self.calls.values():
             whole = calls.hosts | members if calls.last <= members else calls.hosts
             gone, line = whole - calls.last, calls.first_short or calls.latest
-            if len(gone) == 1 and len(calls.last) >= _MIN_HOSTS and line is not None:
+            if len(gone) == 1 and line is not None and len(calls.last) >= _least(line):
                 return next(iter(gone)), line
         return None
+
+
+def _least(line: LogLine) -> int:
+    """How many hosts a line must list: one that says which are kept lists all."""
+    return 1 if _KEPT.search(line.text) is not None else _MIN_HOSTS
 
 
 def is_roll_call(line: LogLine) -> bool:
@@ -86,10 +95,10 @@ def is_roll_call(line: LogLine) -> bool:
 
 def _call_in(line: LogLine) -> tuple[str, set[str]] | None:
     text = line.text
-    if line.rank is not None or _CALL.search(text) is None:
+    if line.rank is not None or (_CALL.search(text) is None and _KEPT.search(text) is None):
         return None
     tokens = host_tokens(text)
-    if len(tokens) < _MIN_HOSTS or len({family_of(name) for name in tokens}) > 1:
+    if len(tokens) < _least(line) or len({family_of(name) for name in tokens}) > 1:
         return None
     before = text[: text.index(tokens[0])]
     return _NUMBERS.sub("#", before)[:_SHAPE_CHARS], set(tokens)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tasks.diagnose.headings import Headings, is_heading
 from tasks.diagnose.host_names import family_of, may_name_host
 from tasks.diagnose.patterns import compile_pattern
 
-_NAME = compile_pattern(r"^Name: +(?P<name>[\w.-]+)\s*$")
+_NAME = compile_pattern(
+    r"^Name: +(?P<name>[\w.-]+)\s*$|\bdescribe (?:pods?|po)[ /](?P<asked>[\w.-]+)"
+)
+"""The listing's first line, or the command that is shown above a part of it."""
 _NODE = compile_pattern(r"^Node: +(?P<node>[\w.-]+)(?:/[\d.:a-fA-F]+)?\s*$")
 _OF_LISTING = compile_pattern(r"^(?:\s|[A-Z][\w -]{0,40}:)")
 """Its lines are indented, or begin with the name of a field."""
@@ -32,13 +36,21 @@ class Pods:
     """By pod."""
     described: str | None = None
     """Node of the pod that the lines being read describe."""
+    headings: Headings = field(default_factory=Headings)
     _name: str | None = None
     _file: str = ""
+
+    @property
+    def node_of_listing(self) -> str | None:
+        """Node of the pod, or of the kernel, whose lines are being read."""
+        return self.described or self.headings.host
 
     def feed(self, text: str, file: str = "") -> None:
         """Take note of one line of a file, without a launcher's label."""
         if file != self._file:
             self._file, self._name, self.described = file, None, None
+            self.headings.host = None
+        self.headings.feed(text)
         if "pod" in text or "Pod" in text or "assigned" in text:
             self._note_placed(text)
         if any(word in text for word in _JOINS):
@@ -46,7 +58,7 @@ class Pods:
                 self._place(pod, node)
         if self._name is None:
             self._begin(text)
-        elif _OF_LISTING.match(text) is None or text.startswith("Name:"):
+        elif _OF_LISTING.match(text) is None or _begins(text):
             self.described = None
             self._begin(text)
         elif (match := _NODE.match(text)) is not None:
@@ -54,8 +66,8 @@ class Pods:
             self._place(self._name, match["node"])
 
     def _begin(self, text: str) -> None:
-        match = _NAME.match(text) if text.startswith("Name:") else None
-        self._name = match["name"] if match is not None else None
+        match = _NAME.search(text) if _begins(text) else None
+        self._name = (match["name"] or match["asked"]) if match is not None else None
 
     def _note_placed(self, text: str) -> None:
         if (match := _PLACED.search(text)) is not None:
@@ -64,6 +76,10 @@ class Pods:
     def _place(self, pod: str, node: str) -> None:
         if len(self.nodes) < _MAX_PODS and any(c.isdigit() for c in node):
             self.nodes.setdefault(pod, node)
+
+
+def _begins(text: str) -> bool:
+    return text.startswith("Name:") or "describe po" in text
 
 
 def _pairs_in(text: str) -> list[tuple[str, str]]:
@@ -82,6 +98,6 @@ def _pairs_in(text: str) -> list[tuple[str, str]]:
 
 def may_place_pod(body: str) -> bool:
     """Whether the line may say where a pod is."""
-    if any(word in body for word in _JOINS) and _pairs_in(body):
+    if is_heading(body) or (any(word in body for word in _JOINS) and _pairs_in(body)):
         return True
     return any(pattern.search(body) is not None for pattern in (_NAME, _NODE, _PLACED))

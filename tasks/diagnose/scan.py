@@ -220,7 +220,7 @@ class Scan:
         if finding is not None and finding.role == "decisive" and says_nothing_wrong(line.body):
             finding = None
         if finding is not None and finding.node is None:
-            finding = replace(finding, node=self.topology.pods.described)
+            finding = replace(finding, node=self.topology.pods.node_of_listing)
         if finding is None and names_missing(line.body):
             self.collectives.feed(line)
         if line.body.startswith(_CRASH):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tasks.diagnose.driver_versions import DriverVersions, tells_driver
 from tasks.diagnose.dumped_stacks import DumpedStacks, tells_stack
 from tasks.diagnose.gpu_strangers import GpuStrangers, tells_of_gpu_process
 from tasks.diagnose.host_memory import HostMemory, tells_of_host_memory
@@ -11,6 +12,7 @@ from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
 from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.moved_counters import MovedCounters, tells_counters
+from tasks.diagnose.preparation import Preparation, tells_preparation
 from tasks.diagnose.ras_reports import RasReports
 from tasks.diagnose.ray_tasks import RayTasks
 
@@ -27,6 +29,8 @@ class Watchers:
     gpu_strangers: GpuStrangers = field(default_factory=GpuStrangers)
     host_memory: HostMemory = field(default_factory=HostMemory)
     ray_tasks: RayTasks = field(default_factory=RayTasks)
+    drivers: DriverVersions = field(default_factory=DriverVersions)
+    preparation: Preparation = field(default_factory=Preparation)
 
     def feed(self, line: LogLine, order: int, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -38,6 +42,8 @@ class Watchers:
         self.gpu_strangers.feed(line, steps)
         self.host_memory.feed(line)
         self.ray_tasks.feed(line)
+        self.drivers.feed(line)
+        self.preparation.feed(line, steps)
 
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
@@ -48,6 +54,8 @@ class Watchers:
         self.counters.merge(other.counters)
         self.gpu_strangers.merge(other.gpu_strangers)
         self.host_memory.merge(other.host_memory)
+        self.drivers.merge(other.drivers)
+        self.preparation.merge(other.preparation)
 
 
 def may_tell_watchers(line: LogLine) -> bool:
@@ -61,6 +69,8 @@ def may_tell_watchers(line: LogLine) -> bool:
         or tells_counters(body)
         or tells_of_gpu_process(body)
         or tells_of_host_memory(body)
+        or tells_preparation(body)
+        or tells_driver(line)
         or "ray::" in body
         or tells_trouble(line)
         or is_roll_call(line)

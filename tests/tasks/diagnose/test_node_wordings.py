@@ -144,3 +144,51 @@ def test_time_outs_of_some_ranks_blame_no_host_by_the_launch_alone(tmp_path: Pat
     )
     verdict = diagnose_files([log])
     assert (verdict.failure_class, verdict.faulty_node) == ("NCCLTimeoutError", None)
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        (
+            "hosts: lw07 lw08 lw09\nRuntimeError: DataLoader worker (pid 8182) is killed by signal: Bus error.\n"
+            "--- dmesg -T tail, lw08 ---\n[Mon May 19 11:00:02 2025] perf: interrupt took too long\n"
+            "--- dmesg -T tail, lw09 ---\n[Mon May 19 20:06:58 2025] EDAC MC3: 1 UE memory read error on DIMM#0\n",
+            "lw09",
+        ),
+        (
+            "E0417 09:26:23 elastic/multiprocessing/api.py:869] failed (exitcode: -9) local_rank: 2 (pid: 84) of binary: py\n"
+            "--- kubectl describe pod sft-worker-0 ---\nNode:             pool-2-xk4/10.60.2.9\n"
+            "    State:          Terminated\n      Reason:       OOMKilled\n",
+            "pool-2-xk4",
+        ),
+        (
+            "SLURM_NODELIST ip-10-1-100-32,ip-10-1-36-207,ip-10-1-71-9\n"
+            "[Auto Resume] Info: JobID: 1188 StepID: 0 Job failed - replacing nodes\n"
+            "[Auto Resume] Info: JobID: 1188 Shrinking job to retain healthy nodes ip-10-1-100-32,ip-10-1-71-9\n"
+            "srun: error: Unable to allocate resources: Requested nodes are busy\n",
+            "ip-10-1-36-207",
+        ),
+        (
+            "launching on i-0db7083f3fcbebb65 i-0ce6d3d57139f053c\n"
+            "libfabric:45:17::efa:cq:handle_error():737<warn> err: 113, message: Unresponsive receiver (handshake failed) "
+            "My host id: i-0db7083f3fcbebb65 Peer host id: i-0ce6d3d57139f053c (14)\n",
+            "i-0ce6d3d57139f053c",
+        ),
+        (
+            "".join(
+                f"[hb] 13:{minute:02}:00 fr-{host} step={5000 + min(minute, 30)} gpu_util=99%\n"
+                for minute in range(40)
+                for host in (1, 2, 3, 4)
+                if host != 3 or minute < 30
+            )
+            + "[logship] snapshot 2025-09-19T15:20:00 job=1 state=RUNNING last_output=2025-09-19T13:39:00\n",
+            "fr-3",
+        ),
+    ],
+)
+def test_the_node_is_told_above_the_lines_or_beside_them(
+    tmp_path: Path, text: str, node: str
+) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(text)
+    assert diagnose_files([path]).faulty_node == node

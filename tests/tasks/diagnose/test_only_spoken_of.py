@@ -30,3 +30,15 @@ def test_a_setting_may_speak_of_errors(tmp_path: Path) -> None:
 def test_kubernetes_calls_any_event_a_warning(tmp_path: Path) -> None:
     event = "2m  Warning  Failed  pod/w-0  Failed to pull image: r/lm:rc9: not found"
     assert verdict_on(tmp_path, [event]).action == "fix_by_user"
+
+
+def test_a_raylets_count_may_be_of_other_jobs_workers(tmp_path: Path) -> None:
+    path = tmp_path / "job.log"
+    path.write_text(
+        "Traceback (most recent call last):\n"
+        '  File "/w/train.py", line 7, in main\n'
+        "KeyError: 'reward'\n"
+        "(raylet) node_manager.cc:3287: 1 Workers (tasks / actors) killed due to memory pressure (OOM), 0 Workers "
+        "crashed due to other reasons at node (ID: ab, IP: 10.1.1.7) over the last time period.\n"
+    )
+    assert diagnose_files([path]).failure_class == "KeyError"

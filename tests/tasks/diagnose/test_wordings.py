@@ -61,7 +61,7 @@ def verdict_on(folder: Path, text: str) -> Verdict:
         (
             "(raylet) node_manager.cc:3064: 2 Workers (tasks / actors) killed due to memory pressure "
             "(OOM), 0 Workers crashed due to other reasons at node (ID: 8a, IP: 10.3.0.8)",
-            "slurm_oom",
+            "ray_workers_killed",
         ),
         (
             "(raylet) System memory low at node with IP 10.3.0.8. Used memory (60GB) / total capacity "

@@ -1,0 +1,166 @@
+"""Whether a node, the site or the user is at fault, by more than the error's own line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from configs.records import Verdict
+from tasks.diagnose.diagnose import diagnose_files
+
+STEPS = "".join(f"iter {n}/900 loss {3 - n / 1000:.4f}\n" for n in range(100, 160, 10))
+TIMEOUT = (
+    "[rank{0}]:[E8 10:30:30.34 ProcessGroupNCCL.cpp:523] [Rank {0}] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=1, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=1800000) ran for 1800074 milliseconds "
+    "before timing out.\n"
+)
+RANKS = "".join(f"n0{1 + n // 2} rank {n} ready, model on meta device\n" for n in range(4))
+FULL = (
+    "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.96 GiB. GPU 1 has a total capacity of "
+    "79.15 GiB of which 908.38 MiB is free. Process 2214 has 77.70 GiB memory in use. Including non-PyTorch memory, "
+    "this process has 508.00 MiB memory in use.\n"
+)
+TOO_OLD = (
+    "Traceback (most recent call last):\n"
+    "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).\n"
+)
+
+
+def verdict_on(folder: Path, text: str) -> Verdict:
+    path = folder / "job.log"
+    path.write_text(text)
+    return diagnose_files([path])
+
+
+def bars(*percents: int) -> str:
+    return "".join(
+        f"Map (num_proc=4): {p:3}%|##| {p * 10}/1000 [0{p % 10}:00<09:00, 77.1 examples/s]\n"
+        for p in percents
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "action"),
+    [
+        (bars(1, 20, 40, 60), "fix_by_user"),
+        (bars(1, 40, 70, 100), "restart_same_nodes"),
+        (bars(1, 40, 70) + STEPS, "restart_same_nodes"),
+    ],
+)
+def test_ranks_that_wait_while_data_is_prepared_need_more_time(
+    tmp_path: Path, before: str, action: str
+) -> None:
+    verdict = verdict_on(tmp_path, before + TIMEOUT.format(3) + TIMEOUT.format(1))
+    assert (verdict.failure_class, verdict.action) == ("NCCLTimeoutError", action)
+
+
+@pytest.mark.parametrize(
+    ("versions", "node", "action"),
+    [
+        (("550.127.05", "550.127.05", "470.82.01"), "n3", "restart_exclude_node"),
+        (("470.82.01", "470.82.01", "470.82.01"), None, "fix_by_user"),
+    ],
+)
+def test_a_driver_that_one_node_alone_has_is_that_nodes_fault(
+    tmp_path: Path, versions: tuple[str, ...], node: str | None, action: str
+) -> None:
+    checks = "".join(f"n{n}: driver {version} ok\n" for n, version in enumerate(versions, 1))
+    verdict = verdict_on(tmp_path, checks + TOO_OLD)
+    assert (verdict.faulty_node, verdict.action) == (node, action)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "action"),
+    [(("n1", "n2"), "resubmit_later"), (("n1", "n1"), "fix_by_user")],
+)
+def test_a_file_server_that_several_hosts_lose_comes_back(
+    tmp_path: Path, hosts: tuple[str, ...], action: str
+) -> None:
+    lost = "".join(
+        f"[klog {host}] LustreError: 11-0: fs3-OST001c-osc: operation ost_write to node 10.2.0.28@o2ib failed: rc = -107\n"
+        for host in hosts
+    )
+    tasks = (
+        "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 8: Terminated\n"
+    )
+    text = lost + "[rank4]: OSError: [Errno 108] Cannot send after transport endpoint shutdown\n"
+    verdict = verdict_on(tmp_path, text + tasks)
+    assert (verdict.failure_class, verdict.action) == ("OSError", action)
+
+
+@pytest.mark.parametrize(
+    ("starts", "action"), [(3, "restart_exclude_node"), (1, "restart_same_nodes")]
+)
+def test_a_gpu_that_fails_in_each_start_is_excluded(
+    tmp_path: Path, starts: int, action: str
+) -> None:
+    error = "[rank5]: RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(h)`\n"
+    again = "I0409 agent/server/api.py:889] [default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
+    verdict = verdict_on(tmp_path, again.join([STEPS + error] * starts))
+    assert (verdict.failure_class, verdict.action) == ("CUDAError", action)
+
+
+@pytest.mark.parametrize(
+    ("after", "action"),
+    [
+        (
+            "[epilog n02] orphan: pid 2214 user x job 76991 (COMPLETED) serve\n",
+            "restart_exclude_node",
+        ),
+        ("[epilog n02] process 2214 left over from another job\n", "restart_exclude_node"),
+        ("[epilog n02] ended: pid 2214\n", "fix_by_user"),
+    ],
+)
+def test_memory_that_a_process_left_over_holds_is_not_the_users(
+    tmp_path: Path, after: str, action: str
+) -> None:
+    verdict = verdict_on(tmp_path, RANKS + FULL + after)
+    assert (verdict.failure_class, verdict.action) == ("OutOfMemoryError", action)
+    assert verdict.faulty_node == ("n02" if action == "restart_exclude_node" else None)
+
+
+@pytest.mark.parametrize(
+    "why", ["Unable to satisfy cpu bind request", "Requested node configuration is not available"]
+)
+def test_what_slurm_refuses_to_launch_the_user_mends(tmp_path: Path, why: str) -> None:
+    text = "".join(
+        f"srun: error: Task launch for StepId=6.0 failed on node k{n}: {why}\n" for n in (3, 1)
+    )
+    verdict = verdict_on(tmp_path, text + "srun: Job step aborted\n")
+    assert (verdict.failure_class, verdict.action) == ("Unknown", "fix_by_user")
+    assert verdict.faulty_node is None
+
+
+def test_a_node_that_does_not_launch_is_at_fault(tmp_path: Path) -> None:
+    text = "srun: error: Task launch for StepId=6.0 failed on node k3: Communication connection failure\n"
+    verdict = verdict_on(tmp_path, text)
+    assert (verdict.failure_class, verdict.faulty_node) == ("NodeFailure", "k3")
+
+
+def test_a_shell_without_conda_is_the_users(tmp_path: Path) -> None:
+    text = (
+        "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
+        "/var/spool/slurm_script: line 18: torchrun: command not found\n"
+    )
+    verdict = verdict_on(tmp_path, text)
+    assert (verdict.failure_class, verdict.action, verdict.root_cause_line) == (
+        "Unknown",
+        "fix_by_user",
+        1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("peers", "node"),
+    [((("a2", "a2"), ("a1", "a1")), None), ((("a2", "a3"), ("a1", "a3")), "a3")],
+)
+def test_peers_that_each_host_names_of_itself_tell_no_node(
+    tmp_path: Path, peers: tuple[tuple[str, str], ...], node: str | None
+) -> None:
+    lines = "".join(
+        f"{who}:18{n}:18{n} [1] misc/socket.cc:538 NCCL WARN Net : Connection closed by remote peer {peer}.x<47861>\n"
+        for n, (who, peer) in enumerate(peers)
+    )
+    last = f"ncclInternalError: Internal check failed.\nLast error:\nNet : Connection closed by remote peer {peers[0][1]}.x<47861>\n"
+    assert verdict_on(tmp_path, lines + last).faulty_node == node
