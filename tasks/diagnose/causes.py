@@ -83,7 +83,8 @@ def _without_monitors_of_timeouts(scan: Scan) -> list[Finding]:
 
 def behind_effect(effect: Finding, scan: Scan) -> Finding:
     """What is told beside failed communication: a link that is down, a host that is gone; else the effect itself."""
-    return _link_fault_beside(effect, scan) or host_lost_beside(effect, scan) or effect
+    told = _link_fault_beside(effect, scan) or host_lost_beside(effect, scan)
+    return told or _port_found_down(effect, scan) or effect
 
 
 def _link_fault_beside(effect: Finding, scan: Scan) -> Finding | None:
@@ -96,6 +97,24 @@ def _link_fault_beside(effect: Finding, scan: Scan) -> Finding | None:
     faults = [f for f in scan.findings if f.method == LINK]
     recent = [f for f in faults if scan.survival.just_before_the_end(f)]
     return recent[0] if recent else None
+
+
+def _port_found_down(effect: Finding, scan: Scan) -> Finding | None:
+    """A port that a check found down on one host alone, of a job that never came to its first step."""
+    if effect.failure_class not in _COMMUNICATION or scan.progress.steps_seen:
+        return None
+    if (odd := scan.watchers.ports.odd_host()) is None:
+        return None
+    host, line = odd
+    return replace(
+        effect,
+        failure_class="NetworkError",
+        method=LINK,
+        line=line if line.file == effect.line.file else effect.line,
+        node=host,
+        rank=None,
+        action="restart_exclude_node",
+    )
 
 
 def amended(finding: Finding, scan: Scan) -> Finding:

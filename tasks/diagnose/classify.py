@@ -23,6 +23,9 @@ _GENERAL = (
 )
 _OF_LIBRARIES = ("shared_library", "driver_library")
 """Rules whose words are also those of programs that look for what they can do without."""
+_OF_SHELLS = ("program_missing", "program_denied")
+_SITES_SCRIPT = compile_pattern(r"^\S*(?:/etc/|\b(?:prolog|epilog))\S*: line \d+: ")
+"""Of the site's own, before and after any job: the job begins whatever they miss."""
 _SAYS_THAT_IT_FAILED = compile_pattern(r"(?i)\b(?:error|fatal|critical)\b")
 _RENDEZVOUS = "rendezvous"
 """torchrun's own link of a chain that begins with its store's general words."""
@@ -48,6 +51,8 @@ _DATA_CLASSES = ("OSError", "ValueError", "RuntimeError", "AssertionError")
 def finding_in(line: LogLine, rules: RuleSet, order: int) -> Finding | None:
     """What a line says that is no exception's. A library that it does not miss as an error is only mentioned."""
     finding = rules.match(line, order)
+    if finding is not None and finding.method in _OF_SHELLS:
+        return replace(finding, in_passing=_SITES_SCRIPT.search(line.body) is not None)
     if finding is None or finding.method not in _OF_LIBRARIES:
         return finding
     return replace(finding, in_passing=_SAYS_THAT_IT_FAILED.search(line.body) is None)

@@ -18,6 +18,12 @@ _TERMINATED = compile_pattern(
     r"^(?:\S*sh: line \d+: +\d+ )?Terminated\b(?:\s*$|.*\b(?:python|torchrun|srun|mpi(?:run|exec)|deepspeed|accelerate))"
 )
 
+_ENVIRONMENT = compile_pattern(
+    r"(?i)\blmod has detected|\bunable to locate a modulefile|\bModuleCmd_Load\b|\bmodules?(?:\(s\))? are unknown\b|"
+    r"\bcannot be loaded as requested|\bmodule\b.{0,40}\bnot (?:found|available)\b"
+)
+"""Environment modules that are asked for and not there: nothing has begun, and nothing will."""
+
 
 def verdict_on_success(scan: Scan) -> Verdict | None:
     """Ended well: by its exit code, or by its own words with no failure after them.
@@ -111,7 +117,13 @@ def verdict_on_nothing(scan: Scan) -> Verdict:
     if not scan.order:
         return _unknown(["the logs hold no line"], _OF_EMPTY_LOGS)
     if scan.suspicious is not None:
-        return make_verdict("Unknown", method="none", confidence=0.1, root=scan.suspicious)
+        return make_verdict(
+            "Unknown",
+            method="none",
+            confidence=0.1,
+            root=scan.suspicious,
+            action="fix_by_user" if _ENVIRONMENT.search(scan.suspicious.body) else None,
+        )
     if (ended := _told_to_end(scan)) is not None:
         said = ["the job was told to stop from outside; nothing in the logs says by whom"]
         return make_verdict(

@@ -12,6 +12,7 @@ from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
 from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.moved_counters import MovedCounters, tells_counters
+from tasks.diagnose.port_checks import PortChecks, tells_port
 from tasks.diagnose.preparation import Preparation, tells_preparation
 from tasks.diagnose.ras_reports import RasReports
 from tasks.diagnose.ray_tasks import RayTasks
@@ -31,6 +32,7 @@ class Watchers:
     ray_tasks: RayTasks = field(default_factory=RayTasks)
     drivers: DriverVersions = field(default_factory=DriverVersions)
     preparation: Preparation = field(default_factory=Preparation)
+    ports: PortChecks = field(default_factory=PortChecks)
 
     def feed(self, line: LogLine, order: int, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -44,6 +46,7 @@ class Watchers:
         self.ray_tasks.feed(line)
         self.drivers.feed(line)
         self.preparation.feed(line, steps)
+        self.ports.feed(line, steps)
 
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
@@ -56,6 +59,7 @@ class Watchers:
         self.host_memory.merge(other.host_memory)
         self.drivers.merge(other.drivers)
         self.preparation.merge(other.preparation)
+        self.ports.merge(other.ports)
 
 
 def may_tell_watchers(line: LogLine) -> bool:
@@ -71,6 +75,7 @@ def may_tell_watchers(line: LogLine) -> bool:
         or tells_of_host_memory(body)
         or tells_preparation(body)
         or tells_driver(line)
+        or tells_port(line)
         or "ray::" in body
         or tells_trouble(line)
         or is_roll_call(line)

@@ -164,3 +164,45 @@ def test_peers_that_each_host_names_of_itself_tell_no_node(
     )
     last = f"ncclInternalError: Internal check failed.\nLast error:\nNet : Connection closed by remote peer {peers[0][1]}.x<47861>\n"
     assert verdict_on(tmp_path, lines + last).faulty_node == node
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'Lmod has detected the following error:  The following module(s) are unknown: "cudnn/9.5"',
+        "ModuleCmd_Load.c(213):ERROR:105: Unable to locate a modulefile for 'cuda/12.9'",
+    ],
+)
+def test_a_module_that_is_not_there_the_user_mends(tmp_path: Path, line: str) -> None:
+    verdict = verdict_on(tmp_path, f"== job 33107 ==\n{line}\ntrain.sbatch: set -e, exit 1\n")
+    assert (verdict.failure_class, verdict.action) == ("Unknown", "fix_by_user")
+
+
+def test_what_a_sites_prolog_misses_ends_no_job(tmp_path: Path) -> None:
+    text = (
+        "/etc/slurm/prolog.d/stats.sh: line 5: /run/gpustat/0: Permission denied\n"
+        "pretrain.py: error: argument --resume: invalid choice: 'true' (choose from 'never', 'auto')\n"
+    )
+    verdict = verdict_on(tmp_path, text)
+    assert (verdict.failure_class, verdict.root_cause_line) == ("ArgumentError", 2)
+    alone = verdict_on(tmp_path, text.splitlines(keepends=True)[0])
+    assert alone.failure_class == "PermissionError"
+
+
+@pytest.mark.parametrize(
+    ("down", "node"), [(("n13",), "n13"), (("n11", "n12", "n13"), None), ((), None)]
+)
+def test_a_port_that_one_host_alone_has_down_explains_a_job_that_never_began(
+    tmp_path: Path, down: tuple[str, ...], node: str | None
+) -> None:
+    checks = "".join(
+        f"[check-ib] {host} mlx5_{card} port 1 state: "
+        + ("1: DOWN  phys state: 2: Polling\n" if host in down and card else "4: ACTIVE  LinkUp\n")
+        for host in ("n11", "n12", "n13")
+        for card in (0, 1)
+    )
+    verdict = verdict_on(tmp_path, checks + TIMEOUT.format(3) + TIMEOUT.format(1))
+    assert verdict.faulty_node == node
+    assert verdict.failure_class == ("NetworkError" if node else "NCCLTimeoutError")
+    trained = verdict_on(tmp_path, checks + STEPS + TIMEOUT.format(3) + TIMEOUT.format(1))
+    assert trained.failure_class == "NCCLTimeoutError"
