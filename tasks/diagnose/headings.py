@@ -12,6 +12,8 @@ _HEADING = compile_pattern(
 )
 _OF_THE_PART = compile_pattern(r"^(?:\[|\d{4}-\d\d-\d\d|[A-Z][a-z]{2} [ \d]\d |<\d|kern\w* *:)")
 """Lines of a kernel's log begin with a time."""
+_RULES = frozenset(sign * 2 for sign in "-=#*>+")
+_MIN_DASHES = 5
 
 
 @dataclass
@@ -19,10 +21,17 @@ class Headings:
     """Feed it lines; it knows the host whose kernel's log is being read."""
 
     host: str | None = None
+    _below_dashes: bool = False
+    """As clush and dshbak do it: a name between two lines of dashes."""
 
     def feed(self, text: str) -> None:
         """Take note of one line, without a launcher's label."""
-        if is_heading(text):
+        if _is_dashes(text):
+            self._below_dashes = True
+            return
+        named = self._below_dashes and " " not in text.strip()
+        self._below_dashes = False
+        if named or is_heading(text):
             hosts = set(host_tokens(text))
             self.host = hosts.pop() if len(hosts) == 1 else None
         elif self.host is not None and _OF_THE_PART.match(text) is None:
@@ -31,7 +40,8 @@ class Headings:
 
 def is_heading(text: str) -> bool:
     """Whether a part of a kernel's log begins below the line."""
-    return text[:2] in _RULES and _HEADING.match(text) is not None
+    return text[:2] in _RULES and (_is_dashes(text) or _HEADING.match(text) is not None)
 
 
-_RULES = frozenset(sign * 2 for sign in "-=#*>+")
+def _is_dashes(text: str) -> bool:
+    return text.startswith("--") and len(text) >= _MIN_DASHES and not text.rstrip().strip("-")

@@ -11,7 +11,8 @@ from tasks.diagnose.patterns import compile_pattern
 
 _PORT = compile_pattern(
     r"\b(?P<card>mlx\d_\w{1,12}|hfi\d_\d|irdma\d|bnxt_re\d|ib\d{1,2}|rdmap\w{1,12}|hsn\d)(?:[/: ]+(?:port )?\d{1,2})?\b"
-    r".{0,40}?(?i:\b(?:link|state|status))[ =:]{1,3}(?:\d[: ]{1,2})?(?P<state>(?i:active|up|down|disabled|polling|init\w*))\b"
+    r"(?: ==> \w{1,16} \(|.{0,40}?(?i:\b(?:link|state|status))[ =:]{1,3}(?:\d[: ]{1,2})?)"
+    r"(?P<state>(?i:active|up|down|disabled|polling|init\w*))\b"
 )
 _UP = ("active", "up")
 _MIN_UP = 2
@@ -72,4 +73,4 @@ def _told_in(line: LogLine) -> tuple[str, str, bool] | None:
     return hosts.pop(), match["card"], match["state"].lower() in _UP
 
 
-_WORDS = ("tate", "link", "Link", "tatus")
+_WORDS = ("tate", "link", "Link", "tatus", "==>")

@@ -8,7 +8,8 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _BAR = compile_pattern(
-    r"(?P<percent>\d{1,3})%\|.{0,200}(?:examples|samples|rows|docs|documents|records|tokens)/s"
+    r"(?P<percent>\d{1,3})%\|.{0,200}(?:examples|samples|rows|docs|documents|records|tokens)/s|"
+    r"(?i)\b(?:tokeni[sz]|preprocess|map|filter|pack|group|shuffl|convert)\w*\b[^%]{0,80}?(?P<done>\d{1,3})%\|"
 )
 _ENOUGH = 3
 _DONE = 100
@@ -26,7 +27,7 @@ class Preparation:
         """Take note of one line; `steps`: that its file has reported before it."""
         if steps or "%|" not in line.body or (match := _BAR.search(line.body)) is None:
             return
-        percent = int(match["percent"])
+        percent = int(match["percent"] or match["done"])
         if percent != self.percent:
             self.advances = self.advances + 1 if percent > self.percent else 1
         self.percent = percent

@@ -8,7 +8,7 @@ from tasks.diagnose.findings import Finding
 from tasks.diagnose.place import TIMEOUTS
 from tasks.diagnose.scan import Scan
 
-_ENVIRONMENT = "cuda_environment"
+_OF_THE_DRIVER = ("cuda_environment", "gpu_needs_reset")
 _STORAGE = "storage_fault"
 _OF_A_SERVER = ("LustreError", "transport endpoint", "not responding", "stale file handle")
 _STARTS = 3
@@ -22,7 +22,7 @@ def with_whose_fault(finding: Finding, scan: Scan) -> Finding:
     """The finding, with the action and the node that follow."""
     if finding.method in TIMEOUTS and _data_is_prepared(scan):
         return replace(finding, action="fix_by_user", mitigation=_RAISE_THE_TIMEOUT)
-    if finding.method == _ENVIRONMENT and "driver" in finding.line.body.lower():
+    if finding.method in _OF_THE_DRIVER and "driver" in finding.line.body.lower():
         odd = scan.watchers.drivers.odd_host()
         return finding if odd is None else replace(finding, node=odd, action="restart_exclude_node")
     if finding.method == _STORAGE and _several_hosts_lost_a_server(scan):
@@ -49,4 +49,4 @@ def _in_each_start(finding: Finding, scan: Scan) -> bool:
     if finding.action is not None or finding.rank is None:
         return False
     met = [f for f in scan.findings if f.method == finding.method and f.rank == finding.rank]
-    return len({f.steps_before for f in met} | {f.reports_before for f in met}) >= _STARTS
+    return len({(f.steps_before, f.reports_before) for f in met}) >= _STARTS

@@ -156,6 +156,12 @@ def test_time_outs_of_some_ranks_blame_no_host_by_the_launch_alone(tmp_path: Pat
             "lw09",
         ),
         (
+            "RuntimeError: DataLoader worker (pid 8182) is killed by signal: Bus error.\n"
+            "---------------\nlw08\n---------------\n[Mon May 19 11:00:02 2025] perf: interrupt took too long\n"
+            "---------------\nlw09\n---------------\n[Mon May 19 20:06:58 2025] EDAC MC3: 1 UE memory read error\n",
+            "lw09",
+        ),
+        (
             "E0417 09:26:23 elastic/multiprocessing/api.py:869] failed (exitcode: -9) local_rank: 2 (pid: 84) of binary: py\n"
             "--- kubectl describe pod sft-worker-0 ---\nNode:             pool-2-xk4/10.60.2.9\n"
             "    State:          Terminated\n      Reason:       OOMKilled\n",

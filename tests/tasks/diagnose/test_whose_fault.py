@@ -45,6 +45,14 @@ def bars(*percents: int) -> str:
     [
         (bars(1, 20, 40, 60), "fix_by_user"),
         (bars(1, 40, 70, 100), "restart_same_nodes"),
+        (
+            bars(1, 20, 40).replace("Map", "Tokenizing").replace("examples/s", "it/s"),
+            "fix_by_user",
+        ),
+        (
+            bars(1, 20, 40).replace("Map", "Loading shards").replace("examples/s", "it/s"),
+            "restart_same_nodes",
+        ),
         (bars(1, 40, 70) + STEPS, "restart_same_nodes"),
     ],
 )
@@ -176,6 +184,18 @@ def test_peers_that_each_host_names_of_itself_tell_no_node(
 def test_a_module_that_is_not_there_the_user_mends(tmp_path: Path, line: str) -> None:
     verdict = verdict_on(tmp_path, f"== job 33107 ==\n{line}\ntrain.sbatch: set -e, exit 1\n")
     assert (verdict.failure_class, verdict.action) == ("Unknown", "fix_by_user")
+
+
+@pytest.mark.parametrize(
+    "wording", ["{}: mlx5_{} port 1 ==> ib2 ({})\n", "{}: link mlx5_{}/1 state {} netdev ib2\n"]
+)
+def test_checks_tell_ports_in_many_words(tmp_path: Path, wording: str) -> None:
+    checks = "".join(
+        wording.format(host, card, "Down" if (host, card) == ("g3", 2) else "Up")
+        for host in ("g1", "g2", "g3", "g4")
+        for card in range(4)
+    )
+    assert verdict_on(tmp_path, checks + TIMEOUT.format(3)).faulty_node == "g3"
 
 
 def test_what_a_sites_prolog_misses_ends_no_job(tmp_path: Path) -> None:
