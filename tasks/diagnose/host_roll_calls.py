@@ -17,6 +17,7 @@ _KEPT = compile_pattern(
     r"(?i)\b(?:retain(?:ed|ing)?|keep(?:ing)?|kept|remaining|surviving) (?:the )?(?:healthy )?(?:nodes?|hosts?|instances?)\b"
 )
 """Of a job that goes on without some of its hosts."""
+_KEPT_WORDS = ("etain", "eep", "ept ", "emaining", "urviving")
 _NUMBERS = re.compile(r"\d+")
 _SHAPE_CHARS = 60
 _MIN_HOSTS = 3
@@ -85,7 +86,11 @@ class HostRollCalls:
 
 def _least(line: LogLine) -> int:
     """How many hosts a line must list: one that says which are kept lists all."""
-    return 1 if _KEPT.search(line.text) is not None else _MIN_HOSTS
+    return 1 if _tells_kept(line.text) else _MIN_HOSTS
+
+
+def _tells_kept(text: str) -> bool:
+    return any(word in text for word in _KEPT_WORDS) and _KEPT.search(text) is not None
 
 
 def is_roll_call(line: LogLine) -> bool:
@@ -95,7 +100,7 @@ def is_roll_call(line: LogLine) -> bool:
 
 def _call_in(line: LogLine) -> tuple[str, set[str]] | None:
     text = line.text
-    if line.rank is not None or (_CALL.search(text) is None and _KEPT.search(text) is None):
+    if line.rank is not None or (_CALL.search(text) is None and not _tells_kept(text)):
         return None
     tokens = host_tokens(text)
     if len(tokens) < _least(line) or len({family_of(name) for name in tokens}) > 1:
