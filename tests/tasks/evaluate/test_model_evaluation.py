@@ -151,10 +151,11 @@ def test_wrong_input_is_refused_at_once(
 
 
 def test_a_runs_evaluation_refuses_what_its_config_says(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text("name: x\n")
     given = ["--num-fewshot", "5", "--limit", "10", "--batch-size", "8", "--step", "4"]
     done = evaluate(tmp_path, *given, code=2)
     assert "--batch-size, --limit, --num-fewshot would have no effect here" in done.stderr
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
 
 
 def test_incomplete_model_is_refused_at_once(
