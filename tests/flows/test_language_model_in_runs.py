@@ -103,6 +103,7 @@ def learnt_rules(folder: Path) -> str:
     return "".join(path.read_text() for path in (folder / "store" / "filter_rules").rglob("*.yaml"))
 
 
+@pytest.mark.soak
 def test_what_the_model_answers_decides_what_rules_leave_open(tmp_path: Path) -> None:
     with serve(answering("ConnectionError", "infrastructure", "infrastructure")) as server:
         config = config_of(tmp_path, server, log_agent=True, log_agent_samples=1)

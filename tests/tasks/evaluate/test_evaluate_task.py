@@ -238,6 +238,7 @@ def test_on_one_machine_both_start_at_once(tmp_path: Path) -> None:
     assert score.dependency is None
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_the_next_checkpoint_is_begun_at_the_end_of_the_one_before(
     run: RunDir, tiny_model: Path

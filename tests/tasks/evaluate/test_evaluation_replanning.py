@@ -154,6 +154,7 @@ def stopped_in_a_shard(
         worker.resume()
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_nodes_that_come_and_go_change_the_plan(run: RunDir, tiny_model: Path) -> None:
     """One node joins another, loses its worker, gets a new one, and is lost with it."""
