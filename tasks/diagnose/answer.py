@@ -149,14 +149,14 @@ def _of_files(
     verdict = with_notes(diagnose_scan(scan), notes)
     compressed = compress(_first(sources)) if compressor is None else compressor.result()
     counted = _counted(compressed, sources, lines=scan.lines_read)
-    if not counted.kept_lines:  # of which no other log can be told
-        found = _diagnosis(log.name, verdict, counted)
-        return found.model_copy(update={"unreadable": scan.unreadable})
-    confirmed = as_confirmed(verdict, counted.fingerprint, store, unsure=is_unsure(verdict))
-    if confirmed is None and is_unsure(verdict):
-        whole = compressed if len(compressed.sources) == len(sources) else compress(sources)
-        verdict = look_further(verdict, whole, settings, model)
-    found = _diagnosis(log.name, confirmed or verdict, counted)
+    if counted.kept_lines:  # without any, no other log can be told to be like it
+        unsure = is_unsure(verdict)
+        confirmed = as_confirmed(verdict, counted.fingerprint, store, unsure=unsure)
+        if confirmed is None and unsure:
+            whole = compressed if len(compressed.sources) == len(sources) else compress(sources)
+            verdict = look_further(verdict, whole, settings, model)
+        verdict = confirmed or verdict
+    found = _diagnosis(log.name, verdict, counted)
     return found.model_copy(update={"unreadable": scan.unreadable})
 
 

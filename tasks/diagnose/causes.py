@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tasks.diagnose.cancels import without_what_came_after_a_cancel
-from tasks.diagnose.findings import LINK, Finding
+from tasks.diagnose.findings import COMMUNICATION, LINK, Finding
 from tasks.diagnose.lost_hosts import host_lost_beside
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.place import TIMEOUTS
@@ -22,7 +22,6 @@ _WORKER_KILLED = "dataloader_worker_out_of_memory"
 _MEMORY_KILLS = ("slurm_oom", _WORKER_KILLED)
 _LINES_OF_A_TABLE = 4096
 _NO_DRIVER = "driver_library"
-_COMMUNICATION = ("NCCLRemoteError", "NCCLTimeoutError", "NetworkError")
 _OUTSIDE = ("S3StorageError", "ConnectionError", "DatasetLoadingError")
 _AGAIN_AND_AGAIN = 3
 _LINES_UNTIL_EFFECTS = 20
@@ -67,7 +66,7 @@ def _is_left_over(cause: Finding, scan: Scan) -> bool:
     return any(
         f.line.file == cause.line.file
         and f.order < cause.order
-        and f.failure_class in _COMMUNICATION
+        and f.failure_class in COMMUNICATION
         for f in scan.fatal("effect")
     )
 
@@ -92,7 +91,7 @@ def _link_fault_beside(effect: Finding, scan: Scan) -> Finding | None:
 
     Else one that a check found down afterwards.
     """
-    if effect.failure_class not in _COMMUNICATION:
+    if effect.failure_class not in COMMUNICATION:
         return None
     faults = [f for f in scan.findings if f.method == LINK]
     recent = [f for f in faults if scan.survival.just_before_the_end(f)]
@@ -101,7 +100,7 @@ def _link_fault_beside(effect: Finding, scan: Scan) -> Finding | None:
 
 def _port_found_down(effect: Finding, scan: Scan) -> Finding | None:
     """A port that a check found down on one host alone, of a job that never came to its first step."""
-    if effect.failure_class not in _COMMUNICATION or scan.progress.steps_seen:
+    if effect.failure_class not in COMMUNICATION or scan.progress.steps_seen:
         return None
     if (odd := scan.watchers.ports.odd_host()) is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tasks.diagnose.host_names import host_tokens
+from tasks.diagnose.host_names import only_host_in
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -47,5 +47,5 @@ def tells_driver(line: LogLine) -> bool:
 def _told_in(line: LogLine) -> tuple[str, str] | None:
     if "river" not in line.text or (match := _VERSION.search(line.text)) is None:
         return None
-    hosts = set(host_tokens(line.text))
-    return (hosts.pop(), match["version"]) if len(hosts) == 1 else None
+    host = only_host_in(line.text)
+    return (host, match["version"]) if host is not None else None

@@ -10,6 +10,8 @@ from tasks.diagnose.logs import LogLine
 
 LINK = "network_link"
 """The rule for a network card's own words."""
+COMMUNICATION = ("NCCLRemoteError", "NCCLTimeoutError", "NetworkError")
+"""Classes of what ranks say when they miss each other, whatever is behind it."""
 Role = Literal["decisive", "cause", "effect", "learned"]
 
 

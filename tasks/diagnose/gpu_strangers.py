@@ -17,6 +17,7 @@ _TOLD = compile_pattern(
     r"not (?:of|from) this job|(?:an)?other (?:job|user)|previous job)\b"
 )
 """As epilogs and clean-ups say it."""
+_WORDS = ("pid", "PID", "rocess ")
 _MAX_PROCESSES = 4096
 
 
@@ -52,6 +53,3 @@ def _told_in(body: str) -> int | None:
     if not any(word in body for word in _WORDS) or (match := _TOLD.search(body)) is None:
         return None
     return int(match["pid"] or match["pid_before"])
-
-
-_WORDS = ("pid", "PID", "rocess ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tasks.diagnose.host_names import host_tokens
+from tasks.diagnose.host_names import only_host_in
 from tasks.diagnose.patterns import compile_pattern
 
 _HEADING = compile_pattern(
@@ -32,8 +32,7 @@ class Headings:
         named = self._below_dashes and " " not in text.strip()
         self._below_dashes = False
         if named or is_heading(text):
-            hosts = set(host_tokens(text))
-            self.host = hosts.pop() if len(hosts) == 1 else None
+            self.host = only_host_in(text)
         elif self.host is not None and _OF_THE_PART.match(text) is None:
             self.host = None
 

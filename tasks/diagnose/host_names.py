@@ -66,6 +66,12 @@ def host_tokens(text: str) -> list[str]:
     return [token for token in _TOKEN.findall(text) if may_name_host(token)]
 
 
+def only_host_in(text: str) -> str | None:
+    """The host that a line names, when it names one alone."""
+    hosts = set(host_tokens(text))
+    return hosts.pop() if len(hosts) == 1 else None
+
+
 def only_name_in(text: str) -> str | None:
     """The name, when one word alone may be a host's."""
     names = {word for word in host_tokens(text) if "-" in word or word.count(".") > 1}

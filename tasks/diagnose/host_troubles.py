@@ -72,7 +72,6 @@ class Trouble:
     """What was said last about a host, and when."""
 
     line: LogLine
-    order: int
     steps: int
     """That its file had reported when it was said."""
 
@@ -86,14 +85,14 @@ class HostTroubles:
     _record: tuple[LogLine, str] | None = None
     """Where the scheduler's record of a node begins, and the node."""
 
-    def feed(self, line: LogLine, order: int, steps: int) -> None:
+    def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line."""
         if "NodeName=" in line.body and (match := _RECORD.search(line.body)) is not None:
             self._record = (line, match["host"])
         host = _host_in_trouble(line) or self._recorded(line)
         if host is None or (host not in self.last and len(self.last) >= _MAX_HOSTS):
             return
-        told = self.last[host] = Trouble(line, order, steps)
+        told = self.last[host] = Trouble(line, steps)
         before = self.first.get(host)
         # What training went on after is no part of what is told now.
         if before is None or before.line.file != line.file or before.steps < steps:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from tasks.diagnose.findings import Finding
+from tasks.diagnose.findings import COMMUNICATION, Finding
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.scan import Scan
 
-_COMMUNICATION = ("NCCLRemoteError", "NCCLTimeoutError", "NetworkError")
 _LOST = "host_lost"
 _STEPS_AFTER = 3
 
@@ -26,7 +25,7 @@ def lost_host(scan: Scan) -> tuple[str, LogLine] | None:
 
 def host_lost_beside(effect: Finding, scan: Scan) -> Finding | None:
     """A host that is gone, of a job whose ranks only say that communication failed."""
-    if effect.failure_class not in _COMMUNICATION or (lost := lost_host(scan)) is None:
+    if effect.failure_class not in COMMUNICATION or (lost := lost_host(scan)) is None:
         return None
     host, line = lost
     first = line if line.file == effect.line.file and line.number < effect.line.number else None

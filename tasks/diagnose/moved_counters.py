@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tasks.diagnose.host_names import host_tokens
+from tasks.diagnose.host_names import only_host_in
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -81,10 +81,9 @@ class MovedCounters:
 
     def _note_fields(self, text: str, fields: list[tuple[str, str]]) -> None:
         """Of a line that has a host and all its counters."""
-        hosts = set(host_tokens(text))
-        if len(hosts) != 1 or len(self._listings) >= _MAX_HOSTS:
+        host = only_host_in(text)
+        if host is None or len(self._listings) >= _MAX_HOSTS:
             return
-        host = hosts.pop()
         self._listings[host] += 1
         device = text[: text.index(fields[0][0])][-_DEVICE_CHARS:]
         for key, value in fields:
@@ -134,5 +133,4 @@ def _head_of(text: str) -> str | None:
     """The host of a line that begins a listing."""
     if len(text) > _MAX_HEAD_CHARS or _HEAD.match(text) is None:
         return None
-    hosts = set(host_tokens(text))
-    return hosts.pop() if len(hosts) == 1 else None
+    return only_host_in(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from tasks.diagnose.host_names import host_tokens
+from tasks.diagnose.host_names import only_host_in
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -14,6 +14,7 @@ _PORT = compile_pattern(
     r"(?: ==> \w{1,16} \(|.{0,40}?(?i:\b(?:link|state|status))[ =:]{1,3}(?:\d[: ]{1,2})?)"
     r"(?P<state>(?i:active|up|down|disabled|polling|init\w*))\b"
 )
+_WORDS = ("tate", "link", "Link", "tatus", "==>")
 _UP = ("active", "up")
 _MIN_UP = 2
 _MAX_PORTS = 100_000
@@ -67,10 +68,6 @@ def _told_in(line: LogLine) -> tuple[str, str, bool] | None:
     text = line.text
     if not any(word in text for word in _WORDS) or (match := _PORT.search(text)) is None:
         return None
-    hosts = set(host_tokens(text))
-    if len(hosts) != 1:
+    if (host := only_host_in(text)) is None:
         return None
-    return hosts.pop(), match["card"], match["state"].lower() in _UP
-
-
-_WORDS = ("tate", "link", "Link", "tatus", "==>")
+    return host, match["card"], match["state"].lower() in _UP

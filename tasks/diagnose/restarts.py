@@ -120,7 +120,7 @@ class Restarts:
     def feed(self, line: LogLine) -> None:
         """Take note of a line that may say that the job begins anew, or that a start has ended."""
         body, starts = line.body, self.files.get(line.file)
-        if any(word in body for word in _SAYS_SO) and _BEGINS_AGAIN.search(body) is not None:
+        if _says_that_it_begins(body):
             starts = self._of(line)
             starts.begins = starts.begun = line.number
         label = label_of(body)
@@ -169,8 +169,15 @@ def label_of(body: str) -> int | None:
 
 def may_begin(body: str) -> bool:
     """Whether a line may begin or end a start, by itself."""
-    said = any(word in body for word in _SAYS_SO) and _BEGINS_AGAIN.search(body) is not None
-    return said or label_of(body) is not None or _COMMAND.search(body) is not None
+    return (
+        _says_that_it_begins(body)
+        or label_of(body) is not None
+        or _COMMAND.search(body) is not None
+    )
+
+
+def _says_that_it_begins(body: str) -> bool:
+    return any(word in body for word in _SAYS_SO) and _BEGINS_AGAIN.search(body) is not None
 
 
 def _note_label(starts: Starts, label: int, line: LogLine) -> None:

@@ -153,7 +153,7 @@ class Scan:
         self.roll_call.feed(line)
         steps = self.progress.steps_in[line.file]
         self.idle_hosts.feed(line, steps)
-        self.watchers.feed(line, self.order, steps)
+        self.watchers.feed(line, steps)
         if ("xit" in line.body or "task" in line.body or "ChildF" in line.body) and (
             _FAILED_EXIT.search(line.body)
         ):

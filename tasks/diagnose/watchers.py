@@ -34,11 +34,11 @@ class Watchers:
     preparation: Preparation = field(default_factory=Preparation)
     ports: PortChecks = field(default_factory=PortChecks)
 
-    def feed(self, line: LogLine, order: int, steps: int) -> None:
+    def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
         self.stacks.feed(line, steps)
         self.ras.feed(line, steps)
-        self.troubles.feed(line, order, steps)
+        self.troubles.feed(line, steps)
         self.roll_calls.feed(line)
         self.counters.feed(line)
         self.gpu_strangers.feed(line, steps)

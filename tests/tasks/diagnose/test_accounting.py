@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
+from tests.tasks.diagnose.one_log import verdict_on
 
 STEPS = [f"step {n} | loss {3 - n / 100:.3f} | lr 1e-4" for n in range(30)]
 TERMINATED = [
@@ -23,12 +22,6 @@ FAULT = [
     '  File "t.py", line 3, in step',
     "KeyError: 'labels'",
 ]
-
-
-def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
-    path = tmp_path / "job.log"
-    path.write_text("\n".join(lines) + "\n")
-    return diagnose_files([path])
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
+from tests.tasks.diagnose.one_log import verdict_on
 
 STEPS = [f"[2025-01-01 10:{at:02}:00] iteration {at} loss: 2.{at}" for at in range(1, 30)]
 PLACES = [f"[launch] rank {r} -> host gpu-{r // 4} pid {100 + r}" for r in range(16)]
-
-
-def verdict_on(tmp_path: Path, texts: list[str]) -> Verdict:
-    log = tmp_path / "a.log"
-    log.write_text("\n".join(texts))
-    return diagnose_files([log])
 
 
 @pytest.mark.parametrize(

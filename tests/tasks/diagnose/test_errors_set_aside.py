@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
 from tasks.diagnose.diagnose import diagnose_files
+from tests.tasks.diagnose.one_log import verdict_on
 
 STEPS = [f"2025-03-01 10:00:{n:02d} INFO step {n} loss 2.31" for n in range(20)]
 TRACEBACK = [
@@ -15,12 +15,6 @@ TRACEBACK = [
     '  File "/work/train.py", line 3, in step',
     "KeyError: 'labels'",
 ]
-
-
-def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
-    path = tmp_path / "job.log"
-    path.write_text("\n".join(lines) + "\n")
-    return diagnose_files([path])
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
+from tests.tasks.diagnose.one_log import verdict_on
 
 STEPS = [f"step {n} | loss {3 - n / 100:.3f} | lr 1e-4" for n in range(30)]
-
-
-def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
-    path = tmp_path / "job.log"
-    path.write_text("\n".join(lines) + "\n")
-    return diagnose_files([path])
 
 
 def oom(held_by: int, victim: str) -> list[str]:

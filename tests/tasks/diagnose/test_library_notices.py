@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
+from tests.tasks.diagnose.one_log import verdict_on_text
 
 STEPS = "".join(f"step {n} loss: 2.{n}\n" for n in range(1, 4))
 FAILURE = (
@@ -28,16 +27,10 @@ NOTICES = [
 ]
 
 
-def verdict_on(folder: Path, text: str) -> Verdict:
-    path = folder / "job.log"
-    path.write_text(text)
-    return diagnose_files([path])
-
-
 @pytest.mark.parametrize("notice", NOTICES)
 @pytest.mark.parametrize("before", ["", STEPS])
 def test_a_notice_is_not_why_the_job_failed(tmp_path: Path, before: str, notice: str) -> None:
-    verdict = verdict_on(tmp_path, f"{before}{notice}\nbuilding the model\n{FAILURE}")
+    verdict = verdict_on_text(tmp_path, f"{before}{notice}\nbuilding the model\n{FAILURE}")
     assert verdict.failure_class == "KeyError"
 
 
@@ -45,7 +38,9 @@ def test_a_notice_is_not_why_the_job_failed(tmp_path: Path, before: str, notice:
 def test_a_notice_behind_the_end_of_training_takes_nothing_from_it(
     tmp_path: Path, notice: str
 ) -> None:
-    assert verdict_on(tmp_path, f"{STEPS}training done\n{notice}\n").failure_class == "NoFailure"
+    assert (
+        verdict_on_text(tmp_path, f"{STEPS}training done\n{notice}\n").failure_class == "NoFailure"
+    )
 
 
 @pytest.mark.parametrize(
@@ -57,16 +52,16 @@ def test_a_notice_behind_the_end_of_training_takes_nothing_from_it(
     ],
 )
 def test_a_library_that_a_program_cannot_do_without_is_the_cause(tmp_path: Path, line: str) -> None:
-    assert verdict_on(tmp_path, f"starting\n{line}\n").failure_class == "ImportError"
+    assert verdict_on_text(tmp_path, f"starting\n{line}\n").failure_class == "ImportError"
 
 
 def test_of_a_gpu_that_tensorflow_misses_too_the_cause_is_told(tmp_path: Path) -> None:
-    verdict = verdict_on(tmp_path, f"{NOTICES[1]}\n")
+    verdict = verdict_on_text(tmp_path, f"{NOTICES[1]}\n")
     assert (verdict.failure_class, verdict.action) == ("CUDAError", "restart_exclude_node")
 
 
 def test_a_rendezvous_that_fails_is_the_networks_whatever_its_store_says(tmp_path: Path) -> None:
-    verdict = verdict_on(
+    verdict = verdict_on_text(
         tmp_path,
         "Traceback (most recent call last):\n"
         '  File "/e/rendezvous/c10d_rendezvous_backend.py", line 155, in _create_tcp_store\n'
@@ -82,7 +77,7 @@ def test_a_rendezvous_that_fails_is_the_networks_whatever_its_store_says(tmp_pat
 
 
 def test_a_cluster_that_is_preempted_is_no_failure_of_the_job(tmp_path: Path) -> None:
-    verdict = verdict_on(
+    verdict = verdict_on_text(
         tmp_path,
         f"{STEPS}(job, pid=7) I 05-04 00:52:46 controller.py:1] The cluster is preempted.\n",
     )
@@ -90,7 +85,7 @@ def test_a_cluster_that_is_preempted_is_no_failure_of_the_job(tmp_path: Path) ->
 
 
 def test_what_a_message_says_of_using_something_is_no_word_of_going_on(tmp_path: Path) -> None:
-    verdict = verdict_on(
+    verdict = verdict_on_text(
         tmp_path, f"{STEPS}ValueError: bf16 needs a newer GPU, using one of the last years\n"
     )
     assert verdict.failure_class == "ValueError"

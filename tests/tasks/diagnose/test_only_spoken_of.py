@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from configs.records import Verdict
 from tasks.diagnose.diagnose import diagnose_files
+from tests.tasks.diagnose.one_log import verdict_on
 
 FAULT = [
     "Traceback (most recent call last):",
     '  File "/work/train.py", line 3, in step',
     "KeyError: 'labels'",
 ]
-
-
-def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
-    path = tmp_path / "job.log"
-    path.write_text("\n".join(lines) + "\n")
-    return diagnose_files([path])
 
 
 def test_a_setting_may_speak_of_errors(tmp_path: Path) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
+from tests.tasks.diagnose.one_log import verdict_on
 
 TIME_LIMIT = (
     "slurmstepd: error: *** JOB 71 ON g4 CANCELLED AT 2025-03-02T12:00:00 DUE TO TIME LIMIT ***"
@@ -23,12 +22,6 @@ FAULT = [
     '  File "/work/train.py", line 3, in step',
     "KeyError: 'labels'",
 ]
-
-
-def verdict_on(tmp_path: Path, lines: list[str]) -> Verdict:
-    path = tmp_path / "job.log"
-    path.write_text("\n".join(lines) + "\n")
-    return diagnose_files([path])
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
 from tasks.diagnose.dumped_stacks import DumpedStacks
 from tasks.diagnose.host_troubles import tells_trouble
 from tasks.diagnose.logs import LogLine, make_line
 from tasks.diagnose.ras_reports import RasReports
 from tasks.diagnose.sources import Source
+from tests.tasks.diagnose.one_log import verdict_on
 
 STEPS = [f"[2025-01-01 10:{at:02}:00] iteration {at} loss: 2.{at}" for at in range(1, 30)]
 HOSTS = "SLURM_JOB_NODELIST=gn[01-04]"
@@ -26,12 +25,6 @@ def lines(texts: list[str]) -> list[LogLine]:
     source = Source(Path("a.log"), "a.log")
     made = (make_line(text.encode(), n, source) for n, text in enumerate(texts, start=1))
     return [line for line in made if line is not None]
-
-
-def verdict_on(tmp_path: Path, texts: list[str]) -> Verdict:
-    log = tmp_path / "a.log"
-    log.write_text("\n".join(texts))
-    return diagnose_files([log])
 
 
 WAITS = ["    wait_stream (torch/fsdp/_group.py:331)", "    backward (torch/_tensor.py:581)"]

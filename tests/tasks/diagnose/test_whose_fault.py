@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
+from tests.tasks.diagnose.one_log import verdict_on_text
 
 STEPS = "".join(f"iter {n}/900 loss {3 - n / 1000:.4f}\n" for n in range(100, 160, 10))
 TIMEOUT = (
@@ -25,12 +24,6 @@ TOO_OLD = (
     "Traceback (most recent call last):\n"
     "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).\n"
 )
-
-
-def verdict_on(folder: Path, text: str) -> Verdict:
-    path = folder / "job.log"
-    path.write_text(text)
-    return diagnose_files([path])
 
 
 def bars(*percents: int) -> str:
@@ -59,7 +52,7 @@ def bars(*percents: int) -> str:
 def test_ranks_that_wait_while_data_is_prepared_need_more_time(
     tmp_path: Path, before: str, action: str
 ) -> None:
-    verdict = verdict_on(tmp_path, before + TIMEOUT.format(3) + TIMEOUT.format(1))
+    verdict = verdict_on_text(tmp_path, before + TIMEOUT.format(3) + TIMEOUT.format(1))
     assert (verdict.failure_class, verdict.action) == ("NCCLTimeoutError", action)
 
 
@@ -74,7 +67,7 @@ def test_a_driver_that_one_node_alone_has_is_that_nodes_fault(
     tmp_path: Path, versions: tuple[str, ...], node: str | None, action: str
 ) -> None:
     checks = "".join(f"n{n}: driver {version} ok\n" for n, version in enumerate(versions, 1))
-    verdict = verdict_on(tmp_path, checks + TOO_OLD)
+    verdict = verdict_on_text(tmp_path, checks + TOO_OLD)
     assert (verdict.faulty_node, verdict.action) == (node, action)
 
 
@@ -93,7 +86,7 @@ def test_a_file_server_that_several_hosts_lose_comes_back(
         "srun: error: n1: task 0: Exited with exit code 1\nsrun: error: n2: task 8: Terminated\n"
     )
     text = lost + "[rank4]: OSError: [Errno 108] Cannot send after transport endpoint shutdown\n"
-    verdict = verdict_on(tmp_path, text + tasks)
+    verdict = verdict_on_text(tmp_path, text + tasks)
     assert (verdict.failure_class, verdict.action) == ("OSError", action)
 
 
@@ -105,7 +98,7 @@ def test_a_gpu_that_fails_in_each_start_is_excluded(
 ) -> None:
     error = "[rank5]: RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx(h)`\n"
     again = "I0409 agent/server/api.py:889] [default] Worker group FAILED. 3/3 attempts left; will restart worker group\n"
-    verdict = verdict_on(tmp_path, again.join([STEPS + error] * starts))
+    verdict = verdict_on_text(tmp_path, again.join([STEPS + error] * starts))
     assert (verdict.failure_class, verdict.action) == ("CUDAError", action)
 
 
@@ -123,7 +116,7 @@ def test_a_gpu_that_fails_in_each_start_is_excluded(
 def test_memory_that_a_process_left_over_holds_is_not_the_users(
     tmp_path: Path, after: str, action: str
 ) -> None:
-    verdict = verdict_on(tmp_path, RANKS + FULL + after)
+    verdict = verdict_on_text(tmp_path, RANKS + FULL + after)
     assert (verdict.failure_class, verdict.action) == ("OutOfMemoryError", action)
     assert verdict.faulty_node == ("n02" if action == "restart_exclude_node" else None)
 
@@ -135,14 +128,14 @@ def test_what_slurm_refuses_to_launch_the_user_mends(tmp_path: Path, why: str) -
     text = "".join(
         f"srun: error: Task launch for StepId=6.0 failed on node k{n}: {why}\n" for n in (3, 1)
     )
-    verdict = verdict_on(tmp_path, text + "srun: Job step aborted\n")
+    verdict = verdict_on_text(tmp_path, text + "srun: Job step aborted\n")
     assert (verdict.failure_class, verdict.action) == ("Unknown", "fix_by_user")
     assert verdict.faulty_node is None
 
 
 def test_a_node_that_does_not_launch_is_at_fault(tmp_path: Path) -> None:
     text = "srun: error: Task launch for StepId=6.0 failed on node k3: Communication connection failure\n"
-    verdict = verdict_on(tmp_path, text)
+    verdict = verdict_on_text(tmp_path, text)
     assert (verdict.failure_class, verdict.faulty_node) == ("NodeFailure", "k3")
 
 
@@ -151,7 +144,7 @@ def test_a_shell_without_conda_is_the_users(tmp_path: Path) -> None:
         "CommandNotFoundError: Your shell has not been properly configured to use 'conda activate'.\n"
         "/var/spool/slurm_script: line 18: torchrun: command not found\n"
     )
-    verdict = verdict_on(tmp_path, text)
+    verdict = verdict_on_text(tmp_path, text)
     assert (verdict.failure_class, verdict.action, verdict.root_cause_line) == (
         "Unknown",
         "fix_by_user",
@@ -171,7 +164,7 @@ def test_peers_that_each_host_names_of_itself_tell_no_node(
         for n, (who, peer) in enumerate(peers)
     )
     last = f"ncclInternalError: Internal check failed.\nLast error:\nNet : Connection closed by remote peer {peers[0][1]}.x<47861>\n"
-    assert verdict_on(tmp_path, lines + last).faulty_node == node
+    assert verdict_on_text(tmp_path, lines + last).faulty_node == node
 
 
 @pytest.mark.parametrize(
@@ -182,7 +175,7 @@ def test_peers_that_each_host_names_of_itself_tell_no_node(
     ],
 )
 def test_a_module_that_is_not_there_the_user_mends(tmp_path: Path, line: str) -> None:
-    verdict = verdict_on(tmp_path, f"== job 33107 ==\n{line}\ntrain.sbatch: set -e, exit 1\n")
+    verdict = verdict_on_text(tmp_path, f"== job 33107 ==\n{line}\ntrain.sbatch: set -e, exit 1\n")
     assert (verdict.failure_class, verdict.action) == ("Unknown", "fix_by_user")
 
 
@@ -195,7 +188,7 @@ def test_checks_tell_ports_in_many_words(tmp_path: Path, wording: str) -> None:
         for host in ("g1", "g2", "g3", "g4")
         for card in range(4)
     )
-    assert verdict_on(tmp_path, checks + TIMEOUT.format(3)).faulty_node == "g3"
+    assert verdict_on_text(tmp_path, checks + TIMEOUT.format(3)).faulty_node == "g3"
 
 
 def test_what_a_sites_prolog_misses_ends_no_job(tmp_path: Path) -> None:
@@ -203,9 +196,9 @@ def test_what_a_sites_prolog_misses_ends_no_job(tmp_path: Path) -> None:
         "/etc/slurm/prolog.d/stats.sh: line 5: /run/gpustat/0: Permission denied\n"
         "pretrain.py: error: argument --resume: invalid choice: 'true' (choose from 'never', 'auto')\n"
     )
-    verdict = verdict_on(tmp_path, text)
+    verdict = verdict_on_text(tmp_path, text)
     assert (verdict.failure_class, verdict.root_cause_line) == ("ArgumentError", 2)
-    alone = verdict_on(tmp_path, text.splitlines(keepends=True)[0])
+    alone = verdict_on_text(tmp_path, text.splitlines(keepends=True)[0])
     assert alone.failure_class == "PermissionError"
 
 
@@ -221,8 +214,8 @@ def test_a_port_that_one_host_alone_has_down_explains_a_job_that_never_began(
         for host in ("n11", "n12", "n13")
         for card in (0, 1)
     )
-    verdict = verdict_on(tmp_path, checks + TIMEOUT.format(3) + TIMEOUT.format(1))
+    verdict = verdict_on_text(tmp_path, checks + TIMEOUT.format(3) + TIMEOUT.format(1))
     assert verdict.faulty_node == node
     assert verdict.failure_class == ("NetworkError" if node else "NCCLTimeoutError")
-    trained = verdict_on(tmp_path, checks + STEPS + TIMEOUT.format(3) + TIMEOUT.format(1))
+    trained = verdict_on_text(tmp_path, checks + STEPS + TIMEOUT.format(3) + TIMEOUT.format(1))
     assert trained.failure_class == "NCCLTimeoutError"

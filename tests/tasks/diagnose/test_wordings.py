@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from configs.records import Verdict
-from tasks.diagnose.diagnose import diagnose_files
 from tasks.diagnose.logs import LogLine, split_prefix
 from tasks.diagnose.rules import default_rules
+from tests.tasks.diagnose.one_log import verdict_on_text
 
 PREFIXES = ("", "> ", "52\t", "worker-1  | ", "n31: ", "(Trainer pid=77, ip=10.3.0.8) ")
 
@@ -17,12 +16,6 @@ PREFIXES = ("", "> ", "52\t", "worker-1  | ", "n31: ", "(Trainer pid=77, ip=10.3
 def _line(text: str) -> LogLine:
     rank, body = split_prefix(text)
     return LogLine("x.log", 1, rank, text, body)
-
-
-def verdict_on(folder: Path, text: str) -> Verdict:
-    path = folder / "job.log"
-    path.write_text(text)
-    return diagnose_files([path])
 
 
 @pytest.mark.parametrize(
@@ -127,7 +120,7 @@ def test_what_shells_and_slurm_say_is_known_behind_any_prefix(
 
 
 def test_a_task_that_crashed_is_why_slurm_cancelled_the_step(tmp_path: Path) -> None:
-    verdict = verdict_on(
+    verdict = verdict_on_text(
         tmp_path,
         "step 1 loss: 2.0\nstep 2 loss: 1.9\n"
         "srun: error: n18: task 29: Bus error\n"
@@ -138,7 +131,7 @@ def test_a_task_that_crashed_is_why_slurm_cancelled_the_step(tmp_path: Path) -> 
 
 
 def test_tasks_that_crash_as_the_step_is_cancelled_are_no_cause(tmp_path: Path) -> None:
-    verdict = verdict_on(
+    verdict = verdict_on_text(
         tmp_path,
         "step 1 loss: 2.0\nstep 2 loss: 1.9\n"
         "slurmstepd: error: *** STEP 345.0 ON n01 CANCELLED AT 2025-10-27T20:22:22 ***\n"
@@ -148,7 +141,7 @@ def test_tasks_that_crash_as_the_step_is_cancelled_are_no_cause(tmp_path: Path) 
 
 
 def test_a_bare_exception_below_a_drawn_traceback_is_read(tmp_path: Path) -> None:
-    verdict = verdict_on(
+    verdict = verdict_on_text(
         tmp_path,
         "│ ❱ 88 │   raise Exception('the plan has no stage 3')    │\n"
         "╰──────────────────────────────────────────────────────╯\n"
