@@ -85,16 +85,16 @@ def _verdict_on_watchers(scan: Scan) -> Verdict | None:
         return hang(scan, "NCCL's own report says which rank does not come", line, root=True)
     file, steps = scan.watchers.stacks.seen
     if scan.watchers.stacks.odd_one() is not None and steps_in[file] == steps:
-        last = next(tail[-1] for tail in reversed(scan.progress.tails.values()))
-        return hang(
-            scan, "one process does something else than all others that were looked at", last
-        )
+        odd = "one process does something else than all others that were looked at"
+        return hang(scan, odd, _last_line(scan))
     if (idle := scan.idle_hosts.idle_without_a_step(steps_in)) is None:
         return None
-    last = next(tail[-1] for tail in reversed(scan.progress.tails.values()))
-    return hang(
-        scan, f"{idle} does nothing while all others are busy, and no step is reported", last
-    )
+    alone = f"{idle} does nothing while all others are busy, and no step is reported"
+    return hang(scan, alone, _last_line(scan))
+
+
+def _last_line(scan: Scan) -> LogLine:
+    return next(tail[-1] for tail in reversed(scan.progress.tails.values()))
 
 
 def hang(scan: Scan, said: str, line: LogLine, *, root: bool = False) -> Verdict:

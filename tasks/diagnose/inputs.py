@@ -18,13 +18,12 @@ from tasks.diagnose.binary import is_binary
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.sources import STDIN, rank_of_file
 
+_PART = r"ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|gpu|dgx|hgx"
 _PART_OF_A_JOB = compile_pattern(
-    r"(?i)(?:^|[^a-z])(?:local_?)?(?:ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|"
-    r"gpu|dgx|hgx|launcher|supervisor)(?:[^a-z]|$)"
+    rf"(?i)(?:^|[^a-z])(?:local_?)?(?:{_PART}|launcher|supervisor)(?:[^a-z]|$)"
 )
 _NUMBERED_PART = compile_pattern(
-    r"(?i)(?:^|[^a-z])(?:local_?|global_?)?(?:ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|"
-    r"gpu|dgx|hgx)[ ._-]?(?P<number>\d{1,6})(?:\D|$)"
+    rf"(?i)(?:^|[^a-z])(?:local_?|global_?)?(?:{_PART})[ ._-]?(?P<number>\d{{1,6}})(?:\D|$)"
 )
 _DIGITS = compile_pattern(r"\d+")
 _OF_A_SLURM_JOB = compile_pattern(r"(?i)(?:^|[^a-z])(?:slurm|job)[._-]?(?P<job>\d+)(?:\D|$)")

@@ -60,8 +60,7 @@ def is_inferred(evaluation: EvaluationDir) -> bool:
     if known is None or not evaluation.config_path.is_file():
         return False
     plan = current_plan(config_of(evaluation), evaluation)
-    is_of_plan = plan is not None and known.plan_sha256 == plan.sha256()
-    if plan is None or not is_of_plan:
+    if plan is None or known.plan_sha256 != plan.sha256():
         return False
     shards = _shards(plan)
     return not Pending(evaluation, shards) and why_given_up(evaluation, shards) is None
