@@ -71,6 +71,9 @@ def bench_evaluate(
     scale: Annotated[
         float, typer.Option(min=0.01, help="Documents of each task, times the usual number.")
     ] = 1.0,
+    repeats: Annotated[
+        int, typer.Option(min=1, help="Rounds; all figures are medians of them.")
+    ] = 1,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Also simulate each run with the measured times.")
     ] = False,
@@ -80,5 +83,11 @@ def bench_evaluate(
     from flows.show.bench import print_evaluation_bench
     from tasks.evaluate.bench_evaluate import bench_evaluate as measure
 
-    figures = measure(model, storage_mib_per_s=storage_mib_per_s, scale=scale, simulate=simulate)
+    figures = measure(
+        model,
+        storage_mib_per_s=storage_mib_per_s,
+        scale=scale,
+        repeats=repeats,
+        simulate=simulate,
+    )
     print_evaluation_bench(figures, json=json)

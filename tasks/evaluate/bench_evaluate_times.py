@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from configs.evaluation_simulation import EvaluationSetting
@@ -40,10 +40,21 @@ def task_times(run: Run) -> TaskTimes:
 
 def least(runs: Sequence[TaskTimes]) -> TaskTimes:
     """The least time of each task in any of them."""
+    return _of_each_task(runs, min)
+
+
+def typical(runs: Sequence[TaskTimes]) -> TaskTimes:
+    """The median time of each task."""
+    return _of_each_task(runs, statistics.median)
+
+
+def _of_each_task(
+    runs: Sequence[TaskTimes], choose: Callable[[Sequence[float]], float]
+) -> TaskTimes:
     first = runs[0]
     return TaskTimes(
-        {task: min(run.infer_s[task] for run in runs) for task in first.infer_s},
-        {task: min(run.metric_s[task] for run in runs) for task in first.metric_s},
+        {task: choose([run.infer_s[task] for run in runs]) for task in first.infer_s},
+        {task: choose([run.metric_s[task] for run in runs]) for task in first.metric_s},
     )
 
 

@@ -95,5 +95,7 @@ def test_all_ways_score_the_same(tiny_model: Path, tmp_path: Path) -> None:
     figures = json.loads(done.stdout)
     assert figures["same_scores"]
     names = {"ours", "per_task", "opencompass_size", "opencompass_num_worker"}
-    assert all(figures[f"{name}_s"] >= figures["lower_bound_s"] for name in names)
+    assert all(figures[f"{name}_s"] >= figures["lower_bound_least_s"] for name in names)
+    assert figures["lower_bound_least_s"] <= figures["lower_bound_s"]
+    assert [round_s.keys() for round_s in figures["rounds_s"]] == [names]
     assert figures["simulation_error"].keys() == names
