@@ -21,6 +21,9 @@ from flows.servers import stop, wait_until_up
 from infra.launch import leash
 
 START_LIMIT_S = 180.0
+_HOST = "127.0.0.1"
+_BACKLOG = 2048
+"""Calls that may wait to be taken; uvicorn's own default."""
 
 
 def use_prefect_server() -> None:
@@ -45,31 +48,28 @@ def start_prefect_server(
 
     `atexit` ends it. `environment` says where it keeps its database (PREFECT_HOME).
     """
-    port = _free_port()
-    server = _start(port, environment)
+    # Bound here and handed on: a port that is free now could be another's by the time it starts.
+    with socket.create_server((_HOST, 0), backlog=_BACKLOG) as listening:
+        url = f"http://{_HOST}:{listening.getsockname()[1]}/api"
+        server = _start(listening.fileno(), environment)
     atexit.register(stop, server)
-    if not wait_until_up(server, f"http://127.0.0.1:{port}/api/health", START_LIMIT_S):
+    if not wait_until_up(server, f"{url}/health", START_LIMIT_S):
         raise OverlandError(
             "Prefect's temporary server did not start: `prefect server start` shows why, or point "
             "PREFECT_API_URL at a server"
         )
-    return server, f"http://127.0.0.1:{port}/api"
+    return server, url
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _start(port: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def _start(listening_fd: int, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """The server as Prefect starts its own temporary one: no pages, no background services."""
     server = ["-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"]
     return subprocess.Popen(
         [
             *(sys.executable, str(Path(leash.__file__)), *server),
-            *("--host", "127.0.0.1", "--port", str(port), "--log-level", "error"),
+            *("--fd", str(listening_fd), "--log-level", "error"),
         ],
+        pass_fds=[listening_fd],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

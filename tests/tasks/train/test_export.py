@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint
 from safetensors.torch import load_file
+from training_jobs import torchrun
 
 from configs.errors import CheckpointError
 from configs.files import sha256_of_file
@@ -64,13 +64,8 @@ def save_random_checkpoint(folder: Path, **parallel: int) -> RunDir:
     config.write_text(
         json.dumps({"model": MODEL, "parallel": parallel, "launcher": {"cpu_threads": 1}})
     )
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    done = run_python(
-        "-m", "torch.distributed.run", f"--master-port={port}", "--master-addr=127.0.0.1",
-        "--nproc-per-node=2", str(SAVE), str(run.path), str(config),
-    )  # fmt: skip
+    start = torchrun(2, run.path / "rendezvous")
+    done = run_python(*start, str(SAVE), str(run.path), str(config))
     assert done.returncode == 0, done.stdout + done.stderr
     run.tokenizer_dir.mkdir()
     (run.tokenizer_dir / "tokenizer.json").write_text("{}")

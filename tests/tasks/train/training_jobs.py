@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import warnings
@@ -119,6 +118,16 @@ def make_config(overrides: Overrides) -> RunConfig:
     return RunConfig.model_validate(sections)
 
 
+def torchrun(processes: int, rendezvous: Path) -> tuple[str, ...]:
+    """Python's arguments that start ranks, up to what they run. No port is chosen before it is used:
+    another test could take it."""
+    return (
+        *("-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={processes}"),
+        *("--max-restarts=0", "--local-addr=127.0.0.1", "--rdzv-backend=c10d", "--rdzv-id=job"),
+        *(f"--rdzv-endpoint={rendezvous}", "--rdzv-conf=store_type=file"),
+    )
+
+
 def run_training_job(
     run: RunDir, number: int, overrides: Overrides, *, events_to: Path | None = None
 ) -> JobResult:
@@ -129,14 +138,9 @@ def run_training_job(
     if events_to is not None:
         attempt.events_path.symlink_to(events_to)
     attempt.config_path.write_text(config.model_dump_json())
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", f"--master-port={port}"),
-        *("--master-addr=127.0.0.1", f"--nproc-per-node={config.parallel.world_size}"),
-        *("--max-restarts=0", "-m", "tasks.train.job"),
-        *(str(run.path), "--attempt", str(number)),
+        *(sys.executable, *torchrun(config.parallel.world_size, attempt.path / "rendezvous")),
+        *("-m", "tasks.train.job", str(run.path), "--attempt", str(number)),
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path.cwd())}
     done = subprocess.run(
