@@ -15,7 +15,6 @@ from tasks.diagnose.scan import Scan
 
 TIMEOUTS = ("nccl_timeout", "collective_timeout")
 _PROCESS = compile_pattern(r"(?:\bpid[=' ]+|[Kk]illed? process )(\d+)")
-_BUS = compile_pattern(r"PCI:([0-9a-fA-F:.]+)\)")
 _NAMES_ANOTHER = ("job_node_fail",)
 """Rules whose lines name the batch host."""
 _COUNTED = ("NVLinkError", "ECCError", "NetworkError")
@@ -31,41 +30,63 @@ def node_of(finding: Finding, scan: Scan) -> str | None:
 
 def _name_of_node(finding: Finding, scan: Scan) -> str | None:
     """The same, which may be an address of it, or a pod that it runs."""
-    if finding.failure_class == "DataloaderKilled" and finding.action == "fix_by_user":
-        return None  # The container's shared memory is too small, on whatever node.
-    local = CLASSES[finding.failure_class].node_local or finding.action == "restart_exclude_node"
-    if not local and not names_a_peer(finding, scan):
+    if not _sits_in_a_node(finding, scan):
         return None
-    topology = scan.topology
     alike = [f for f in scan.fatal(finding.role) if f.failure_class == finding.failure_class]
-    same = [f for f in alike if f.method == finding.method]
-    named = _most_named([f.node for f in same if f.node is not None])
-    if finding.role == "effect" and named is not None:
-        return named
-    for other in (finding, *(alike if finding.role == "decisive" else same)):
-        if other.node is not None:
-            return other.node
-    if finding.failure_class == "CgroupOOM" and (host := topology.failed_task_host(_OUT_OF_MEMORY)):
-        return host
-    if finding.method in _NAMES_ANOTHER and (lost := lost_host(scan)) is not None:
-        return lost[0]
+    others = alike if finding.role == "decisive" else []
+    if (name := _named_outright(finding, alike)) is not None:
+        return name
+    if (name := _named_by_the_scheduler(finding, scan)) is not None:
+        return name
     if finding.role == "effect" and (host := _whose_counters_rose(finding, scan)) is not None:
         return host  # The line names who reports it.
-    undecided = finding.failure_class == "Hang" and topology.names_several(finding.line.body)
-    if finding.method not in _NAMES_ANOTHER and not undecided:
-        told = [finding, *(alike if finding.role == "decisive" else ())]
-        hosts = (topology.named_in(other.line.body) for other in told)
-        if (host := next((name for name in hosts if name is not None), None)) is not None:
-            return host
-        writer = topology.writer_of(finding.line) if finding.role != "effect" else None
-        if writer is not None:
-            return writer
-        if finding.role == "decisive" and (host := only_name_in(finding.line.text)) is not None:
-            return host
+    if (name := _named_in_lines(finding, others, scan)) is not None:
+        return name
     if (host := _whose_counters_rose(finding, scan)) is not None:
         return host
-    rank = rank_of(finding, scan)
+    topology, rank = scan.topology, rank_of(finding, scan)
     return topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
+
+
+def _sits_in_a_node(finding: Finding, scan: Scan) -> bool:
+    if finding.failure_class == "DataloaderKilled" and finding.action == "fix_by_user":
+        return False  # The container's shared memory is too small, on whatever node.
+    local = CLASSES[finding.failure_class].node_local or finding.action == "restart_exclude_node"
+    return local or names_a_peer(finding, scan)
+
+
+def _named_outright(finding: Finding, alike: list[Finding]) -> str | None:
+    """The node that a rule has found in the line, or in one like it: of effects, that which most of them name."""
+    same = [f for f in alike if f.method == finding.method]
+    told = alike if finding.role == "decisive" else same
+    if finding.role == "effect" and (named := _most_named([f.node for f in same if f.node])):
+        return named
+    return next((f.node for f in (finding, *told) if f.node is not None), None)
+
+
+def _named_by_the_scheduler(finding: Finding, scan: Scan) -> str | None:
+    """The host of the task that Slurm saw fail so, or that is lost when it only says that some node is."""
+    if finding.failure_class == "CgroupOOM" and (
+        host := scan.topology.failed_task_host(_OUT_OF_MEMORY)
+    ):
+        return host
+    lost = lost_host(scan) if finding.method in _NAMES_ANOTHER else None
+    return None if lost is None else lost[0]
+
+
+def _named_in_lines(finding: Finding, others: list[Finding], scan: Scan) -> str | None:
+    """The host that the finding's line, or one of the others', is about; else the one that wrote it."""
+    topology = scan.topology
+    undecided = finding.failure_class == "Hang" and topology.names_several(finding.line.body)
+    if finding.method in _NAMES_ANOTHER or undecided:
+        return None
+    hosts = (topology.named_in(other.line.body) for other in (finding, *others))
+    if (host := next((name for name in hosts if name is not None), None)) is not None:
+        return host
+    writer = topology.writer_of(finding.line) if finding.role != "effect" else None
+    if writer is None and finding.role == "decisive":
+        return only_name_in(finding.line.text)
+    return writer
 
 
 def _whose_counters_rose(finding: Finding, scan: Scan) -> str | None:
@@ -93,7 +114,7 @@ def rank_of(finding: Finding, scan: Scan) -> int | None:
     if match is None:
         return writer_of(finding.line)
     pid = int(match[1])
-    death = scan.torchrun.failures.get(pid)
+    death = scan.torchrun.failure_of(pid)
     if death is not None and death.rank is not None:
         return death.rank
     return scan.topology.rank_of(scan.topology.named_in(finding.line.body), pid)
