@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from tasks.diagnose.host_names import host_tokens
+from tasks.diagnose.host_names import MAX_HOSTS, host_tokens
 from tasks.diagnose.host_tables import NOT_OF_THE_JOB
 from tasks.diagnose.logs import MAX_RANKS, LogLine, writer_of
 from tasks.diagnose.patterns import compile_pattern
@@ -27,7 +27,6 @@ _SHARE = compile_pattern(r"\b(?P<share>\d{1,6})/(?P<of>\d{1,6})\b")
 _NUMBERS = re.compile(r"\d+(?:\.\d+)?")
 _SHAPE_CHARS = 80
 _MAX_SHAPES = 256
-_MAX_HOSTS = 20_000
 _MIN_HOSTS = 3
 _MIN_RANKS = 3
 _LOOKS = 2
@@ -86,7 +85,7 @@ class RollCall:
     def merge(self, other: RollCall) -> None:
         """Add those who have answered elsewhere."""
         self.size = self.size or other.size
-        self.shares = self.shares or other.shares
+        self.shares = other.shares or self.shares
         if other.size == self.size:
             self.present |= other.present
         for shape, wave in other.waves.items():
@@ -122,6 +121,8 @@ class IdleHosts:
     """Per cent of the busiest GPU, by host."""
     rounds: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     """Of a host that has done nothing since: the file, and the steps reported in it, at each look."""
+    _worked: set[str] = field(default_factory=set)
+    """Hosts that were busy at any look."""
 
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -133,17 +134,24 @@ class IdleHosts:
         if match["before"].rstrip().lower().endswith("cpu"):
             return
         hosts = host_tokens(match["before"])
-        if len(hosts) == 1 and (hosts[0] in self.busy or len(self.busy) < _MAX_HOSTS):
+        if len(hosts) == 1 and (hosts[0] in self.busy or len(self.busy) < MAX_HOSTS):
             figures = match["busy"].replace("%", "").replace(",", " ").split()
             busy = self.busy[hosts[0]] = max(map(int, figures))
             looks = self.rounds.pop(hosts[0], [])
             if busy == 0:
                 self.rounds[hosts[0]] = [*looks, (line.file, steps)][-_LOOKS:]
+            else:
+                self._worked.add(hosts[0])
 
     def merge(self, other: IdleHosts) -> None:
         """Add what later files tell."""
         self.busy.update(other.busy)
-        self.rounds = {h: r for h, r in self.rounds.items() if h not in other.busy} | other.rounds
+        for host in other.busy:
+            before = self.rounds.pop(host, [])
+            if (looks := other.rounds.get(host)) is not None:
+                idle_before = [] if host in other._worked else before
+                self.rounds[host] = [*idle_before, *looks][-_LOOKS:]
+        self._worked |= other._worked
 
     def only_idle(self) -> str | None:
         """The one host that does nothing while all others are busy."""

@@ -6,9 +6,11 @@ log names, or when there is only one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from tasks.diagnose.findings import Finding
+from tasks.diagnose.host_names import MAX_HOSTS
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.node_lists import expand_hosts
 from tasks.diagnose.patterns import compile_pattern
@@ -35,6 +37,8 @@ _OWN_HOST = "srun: error: "
 _STATES = (*_CLASS_OF_STATE, "FAILED", "COMPLETED", "RUNNING")
 _MAX_ROWS = 256
 _MAX_IDS = 64
+_MAX_NODES = 1024
+"""Of a row."""
 
 
 @dataclass(frozen=True)
@@ -56,21 +60,22 @@ class Accounting:
     ids: set[str] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
 
-    def merge(self, other: Accounting) -> None:
-        """Add what other files hold."""
-        self.rows += other.rows[: _MAX_ROWS - len(self.rows)]
+    def merge(self, other: Accounting, lines_before: int) -> None:
+        """Add what other files hold, whose lines come so many later."""
+        more = other.rows[: _MAX_ROWS - len(self.rows)]
+        self.rows += [replace(row, order=row.order + lines_before) for row in more]
         self.ids |= other.ids
         self.hosts |= other.hosts
 
     def feed(self, line: LogLine, order: int) -> None:
         """Take note of a line that is no report of a step."""
         body = line.body
-        if body.startswith(_OWN_HOST):
-            self.hosts |= set(_nodes(body[len(_OWN_HOST) :].partition(":")[0]))
+        if body.startswith(_OWN_HOST) and len(self.hosts) < MAX_HOSTS:
+            self.hosts.update(_nodes(body[len(_OWN_HOST) :].partition(":")[0]))
         if may_be_row(body):
             self._note_row(line, order)
-        elif len(self.ids) < _MAX_IDS and any(word in body for word in _OF_IDS):
-            self.ids.update(found[1] for found in [_OWN_ID.search(body)] if found is not None)
+        elif (found := _own_id_in(body)) is not None and len(self.ids) < _MAX_IDS:
+            self.ids.add(found)
 
     def ending(self) -> Finding | None:
         """How the job's own row says that it ended; None when no row is known to be its own, or tells nothing."""
@@ -97,10 +102,9 @@ class Accounting:
         elif match["step"] is not None and match["step"].startswith("."):
             return
         job, state = match["job"] or match["asked"], match["state"] or match["answer"]
-        nodes = frozenset(
-            n for cell in (match["rest"] or "").replace("|", " ").split() for n in _nodes(cell)
-        )
-        self.rows.append(Row(job, state, nodes, line, order))
+        cells = (match["rest"] or "").replace("|", " ").split()
+        nodes = islice((node for cell in cells for node in _nodes(cell)), _MAX_NODES)
+        self.rows.append(Row(job, state, frozenset(nodes), line, order))
 
 
 def may_be_row(body: str) -> bool:
@@ -108,5 +112,11 @@ def may_be_row(body: str) -> bool:
     return any(state in body for state in _STATES) and _ROW.search(body) is not None
 
 
+def _own_id_in(body: str) -> str | None:
+    """The job's id, of a line that is about this job."""
+    match = _OWN_ID.search(body) if any(word in body for word in _OF_IDS) else None
+    return None if match is None else match[1]
+
+
 def _nodes(cell: str) -> list[str]:
-    return expand_hosts(cell)[:_MAX_IDS] if cell[:1].isalpha() else []
+    return expand_hosts(cell, _MAX_NODES) if cell[:1].isalpha() else []

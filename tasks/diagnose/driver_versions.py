@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tasks.diagnose.host_names import only_host_in
+from tasks.diagnose.host_names import MAX_HOSTS, only_host_in
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -13,7 +13,6 @@ _VERSION = compile_pattern(
     r"(?i)\bdriver(?:[_ ]?version)?[ :=v]{1,4}(?P<version>\d{3}\.\d{1,3}(?:\.\d{1,3})?)\b"
 )
 _MIN_HOSTS = 3
-_MAX_HOSTS = 20_000
 
 
 @dataclass
@@ -24,7 +23,7 @@ class DriverVersions:
 
     def feed(self, line: LogLine) -> None:
         """Take note of one line."""
-        if (found := _told_in(line)) is not None and len(self.of_host) < _MAX_HOSTS:
+        if (found := _told_in(line)) is not None and len(self.of_host) < MAX_HOSTS:
             self.of_host[found[0]] = found[1]
 
     def merge(self, other: DriverVersions) -> None:

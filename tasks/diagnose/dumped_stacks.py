@@ -5,7 +5,6 @@ As py-spy prints them, a frame on each line or all in one, and as Python's fault
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -13,11 +12,11 @@ from tasks.diagnose.host_names import host_tokens, label_of
 from tasks.diagnose.logs import MAX_RANKS, LogLine
 from tasks.diagnose.patterns import compile_pattern
 
-_CALL = re.compile(
-    r"([A-Za-z_<][\w.<>:]*) \([\w./<>+-]*\.(?:pyx?|so[\w.]*|c|cc|cpp|cu)(?::\d+)?\)", re.ASCII
-)
+_FUNCTION = r"[A-Za-z_<][\w.<>:]*"
+_PLACE = r"\([\w./<>+-]*\.(?:pyx?|so[\w.]*|c|cc|cpp|cu)(?::\d+)?\)"
+_CALL = compile_pattern(rf"({_FUNCTION}) {_PLACE}")
 _FRAME = compile_pattern(
-    r"(?:^|[:|\]])\s*(?P<function>[A-Za-z_<][\w.<>:]*|0x[0-9a-f]+) \([\w./<>+-]*\.(?:pyx?|so[\w.]*|c|cc|cpp|cu)(?::\d+)?\)\s*$|"
+    rf"(?:^|[:|\]])\s*(?P<function>{_FUNCTION}|0x[0-9a-f]+) {_PLACE}\s*$|"
     r"^\s+File \"[^\"]+\", line \d+ in (?P<name>\S+)\s*$"
 )
 _RANK = compile_pattern(r"(?i)(?:^|[^a-z])rank[ =:#_]{0,2}(?P<rank>\d{1,6})\b")

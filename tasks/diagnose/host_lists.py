@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from tasks.diagnose.host_names import family_of, may_name_host
+from tasks.diagnose.host_names import MAX_HOSTS, family_of, may_name_host, only_host_in
 from tasks.diagnose.node_lists import expand_hosts
 from tasks.diagnose.patterns import compile_pattern
 
@@ -46,7 +46,6 @@ _MAP_RANK = compile_pattern(r"\bProcess rank: (?P<rank>\d{1,6})\b")
 """Of mpirun's --display-map."""
 _WORD = re.compile(r"[A-Za-z][\w-]{1,62}(?:\.[\w-]{1,62}){0,8}")
 _BETWEEN = re.compile(r"(?:=[\d.]+|\([\d.]+\)|:\d+)?[\s,;|]+")
-_MAX_HOSTS = 20_000
 _MAX_ALONE_CHARS = 80
 _MAX_SLOTS = 64
 _RANKS_OF_RANGE = 4096
@@ -74,6 +73,8 @@ class HostLists:
     world: int = 0
     """How many ranks there are, as the first line that tells has it."""
     _job_list: str = ""
+    _job_is_certain: bool = False
+    """The environment has it so, which no other list outweighs."""
     last_rank: int = 0
     """The highest that was met."""
     mapped: dict[int, str] = field(default_factory=dict)
@@ -88,7 +89,7 @@ class HostLists:
 
     def feed(self, text: str, label: str | None) -> None:
         """Take note of what the line may tell. `label`: the host that a launcher has put before it."""
-        if max(len(self.hosts), len(self.slots), len(self.ranges), len(self.mapped)) >= _MAX_HOSTS:
+        if max(len(self.hosts), len(self.slots), len(self.ranges), len(self.mapped)) >= MAX_HOSTS:
             return
         lower = text.lower()
         if "data for node" in lower and (match := _MAP_NODE.match(text)):
@@ -114,10 +115,11 @@ class HostLists:
 
     def note_job(self, text: str, *, certain: bool) -> None:
         """A list of nodes as Slurm writes it: the first that is met, and then what the environment has."""
-        if "[" not in text or text == self._job_list or (self.job and not certain):
+        if "[" not in text or (self.job and not certain):
             return
-        self._job_list = text
-        self.job = dict.fromkeys(expand_hosts(text))
+        self._job_is_certain = certain
+        if text != self._job_list:
+            self._job_list, self.job = text, dict.fromkeys(expand_hosts(text))
 
     def _note_ranges(self, text: str, label: str | None) -> None:
         """Each host stands before its ranks, or each behind them; a label may stand for all."""
@@ -158,8 +160,8 @@ class HostLists:
                 self._place(low, high, name)
 
     def _note_start(self, text: str, label: str | None) -> None:
-        host = label or _only_name(text)
-        if host is None or len(self.starts) >= _MAX_HOSTS:
+        host = label or only_host_in(text)
+        if host is None or len(self.starts) >= MAX_HOSTS:
             return
         if match := _FIRST_RANK.search(text):
             self.starts.setdefault(int(match["key"]), host)
@@ -172,7 +174,7 @@ class HostLists:
         """A row of names, or one that is alone in its line."""
         alone = text.strip()
         if len(alone) < _MAX_ALONE_CHARS and _WORD.fullmatch(alone):
-            if may_name_host(alone) and len(self._bare) < _MAX_HOSTS:
+            if may_name_host(alone) and len(self._bare) < MAX_HOSTS:
                 self._note_bare(family_of(alone), [alone])
             return
         row = _row_of_names(text)
@@ -192,16 +194,14 @@ class HostLists:
     def merge(self, other: HostLists) -> None:
         """Add what other lines of the same job told."""
         self.hosts = {**self.hosts, **other.hosts}
-        self.slots = {
-            **self.slots,
-            **other.slots,
-            **self.slots,
-        }  # in this order, the own counts first
+        for host, count in other.slots.items():
+            self.slots.setdefault(host, count)
         self.ranges = {**other.ranges, **self.ranges}
         self.starts = {**other.starts, **self.starts}
         self.mapped = {**other.mapped, **self.mapped}
-        if other.job and not self.job:
+        if other.job and (other._job_is_certain or not self.job):
             self.job, self._job_list = other.job, other._job_list
+            self._job_is_certain = other._job_is_certain
         self.on_node = max(self.on_node or 0, other.on_node or 0) or None
         self.world = self.world or other.world
         self.last_rank = max(self.last_rank, other.last_rank)
@@ -293,11 +293,6 @@ def _last_name(text: str, of_any_kind: bool) -> str | None:
 
 def _first_name(text: str, of_any_kind: bool) -> str | None:
     return next(iter(_names(text, of_any_kind)), None)
-
-
-def _only_name(text: str) -> str | None:
-    names = {word for word in _WORD.findall(text) if may_name_host(word)}
-    return names.pop() if len(names) == 1 else None
 
 
 def _row_of_names(text: str) -> list[str]:

@@ -51,4 +51,4 @@ class HostMemory:
 
 def tells_of_host_memory(body: str) -> bool:
     """Whether the line may be a row of the kernel's table."""
-    return "kernel" in body and _ROW.search(body) is not None
+    return "] " in body and _ROW.search(body) is not None

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from tasks.diagnose.host_names import is_a_device
+from tasks.diagnose.host_names import NAME, is_a_device
 from tasks.diagnose.patterns import compile_pattern
 
 NO_HOSTS = ("localhost", "127.0.0.1", "kernel", "localhost.localdomain", "None", "names", "list")
-_NAME = r"[A-Za-z0-9][\w.-]*"
 _SYSTEM_LINES = (
     compile_pattern(
-        rf"(?:^|[\s\[\]])(?P<node>{_NAME})\]?:? (?:kernel|dmesg|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
+        rf"(?:^|[\s\[\]])(?P<node>{NAME})\]?:? (?:kernel|dmesg|nv-fabricmanager|nvidia-\w+)(?:\[\d+\])?:"
     ),
     compile_pattern(
-        rf"(?:^|[\s\]])(?P<node>{_NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
+        rf"(?:^|[\s\]])(?P<node>{NAME}) (?:[A-Z][a-z]{{2}} +\d+ [\d:]+|\d{{4}}-\S+) kernel:"
     ),
-    compile_pattern(rf"^\[?(?P<node>{_NAME})(?:\]|:) (?:\[ *\d+\.\d+\] |NVRM: )"),
+    compile_pattern(rf"^\[?(?P<node>{NAME})(?:\]|:) (?:\[ *\d+\.\d+\] |NVRM: )"),
     compile_pattern(
-        rf"^\[ *\d+\.\d{{3,9}}\] (?P<node>{_NAME}) (?:mlx\d_core|NVRM:|nvme|pcieport|EDAC|mce:|XFS|EXT4-fs|INFO:|"
+        rf"^\[ *\d+\.\d{{3,9}}\] (?P<node>{NAME}) (?:mlx\d_core|NVRM:|nvme|pcieport|EDAC|mce:|XFS|EXT4-fs|INFO:|"
         r"watchdog:|BUG:|\w+ invoked|Out of memory|Memory cgroup|oom-kill|nvidia)"
     ),
-    compile_pattern(rf"(?i)\bhost(?:_?name)?=\"(?P<node>{_NAME})\""),
-    compile_pattern(rf"\b(?:kernel|kubelet) (?P<node>{_NAME}): "),
+    compile_pattern(rf"(?i)\bhost(?:_?name)?=\"(?P<node>{NAME})\""),
+    compile_pattern(rf"\b(?:kernel|kubelet) (?P<node>{NAME}): "),
     compile_pattern(r"(?:^|\s)[a-z][\w-]*\[(?P<node>[A-Za-z][\w.]*-[\w.-]*)\]: "),
-    compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{_NAME})"),
-    compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{_NAME})[ :]"),
+    compile_pattern(rf"\b(?:instance|host|node|hostname)(?:[ :=]+|/)(?P<node>{NAME})"),
+    compile_pattern(rf"^(?:\S+ std(?:out|err) [FP] )?\[[\w-]+\] (?P<node>{NAME})[ :]"),
 )
 
 _SERVICE = compile_pattern(

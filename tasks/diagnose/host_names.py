@@ -6,8 +6,16 @@ import re
 
 from tasks.diagnose.patterns import compile_pattern
 
+NAME = r"[A-Za-z0-9][\w.-]*"
+"""What a host's name is made of, where something else tells that it is one."""
+NAMES = re.compile(NAME)
+MAX_HOSTS = 20_000
+"""That are told apart, whatever a log feigns."""
 DIGITS = re.compile(r"\d+")
 _TOKEN = compile_pattern(r"(?:^|[^\w./-])([A-Za-z][\w-]{1,62}(?:\.[\w-]{1,62}){0,8})")
+_ADDRESS = compile_pattern(
+    r"(?:^|[^\d.])(?P<address>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?:[^\d.]|$)"
+)
 _STEM = re.compile(r"[A-Za-z]*")
 _PARTS_OF_A_HOST = """
 cuda cpu numa device dev card mlx ib eth ens enp eno enx bond hsn lo docker veth br mem nvme sd hfi bnxt rdma nic
@@ -61,6 +69,17 @@ def label_of(text: str) -> str | None:
     return name if match["actor"] or may_name_host(name) else None
 
 
+def short_name(name: str) -> str:
+    """The name without its domain."""
+    return name.partition(".")[0]
+
+
+def address_in(text: str) -> str | None:
+    """The first IPv4 address in the text."""
+    match = _ADDRESS.search(text)
+    return None if match is None else match["address"]
+
+
 def host_tokens(text: str) -> list[str]:
     """All words that may name a host, in order."""
     return [token for token in _TOKEN.findall(text) if may_name_host(token)]
@@ -73,7 +92,7 @@ def only_host_in(text: str) -> str | None:
 
 
 def only_name_in(text: str) -> str | None:
-    """The name, when one word alone may be a host's."""
+    """The same, of names in several parts alone, as gpu-07 and a.b.c: others are as often of something else."""
     names = {word for word in host_tokens(text) if "-" in word or word.count(".") > 1}
     return names.pop() if len(names) == 1 else None
 

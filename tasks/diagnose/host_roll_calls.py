@@ -22,7 +22,8 @@ _NUMBERS = re.compile(r"\d+")
 _SHAPE_CHARS = 60
 _MIN_HOSTS = 3
 _MAX_SHAPES = 16
-_MAX_HOSTS = 20_000
+_MAX_HOSTS = 4096
+"""Of a wording: each call is compared with all."""
 
 
 @dataclass
@@ -67,6 +68,8 @@ class HostRollCalls:
     def merge(self, other: HostRollCalls) -> None:
         """Add what later files tell."""
         for shape, theirs in other.calls.items():
+            if shape not in self.calls and len(self.calls) >= _MAX_SHAPES:
+                continue
             mine = self.calls.setdefault(shape, Calls())
             mine.hosts |= theirs.hosts
             self._note(mine, theirs.last, theirs.first_short or theirs.latest)

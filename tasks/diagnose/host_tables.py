@@ -15,7 +15,14 @@ from itertools import pairwise
 from statistics import median
 
 from tasks.diagnose.host_lists import HostLists, filled, may_be_list
-from tasks.diagnose.host_names import DIGITS, family_of, host_tokens, label_of
+from tasks.diagnose.host_names import (
+    DIGITS,
+    address_in,
+    family_of,
+    host_tokens,
+    label_of,
+    short_name,
+)
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -24,7 +31,6 @@ _RANK = compile_pattern(
 )
 NOT_OF_THE_JOB = ("local", "node", "group", "tp", "pp", "dp", "ep", "cp", "parallel", "eval")
 """Ranks within something smaller, or other than all processes."""
-_ADDRESS = compile_pattern(r"(?:^|[^\d.])(?P<key>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?:[^\d.]|$)")
 _NO_TABLE = compile_pattern(
     r"(?i)warn|error|peer|remote|connect|refused|closed|fail|time|unreachable|master|rdzv|endpoint|store"
 )
@@ -72,8 +78,8 @@ class HostTables:
             self.lists.last_rank = max(self.lists.last_rank, line.rank)
         if rank is not None:
             self._note(self.ranks, rank, text)
-        if text.count(".") >= 3 and (match := _ADDRESS.search(text)):
-            self._note(self.addresses, match["key"], text)
+        if text.count(".") >= 3 and (address := address_in(text)) is not None:
+            self._note(self.addresses, address, text)
 
     def _note_label(self, text: str, file: str) -> str | None:
         label = label_of(text)
@@ -94,7 +100,7 @@ class HostTables:
         if not 0 < self._looked_at[key] <= _LINES_OF_A_KEY:
             return
         for host in host_tokens(text)[:_MAX_TOKENS]:
-            short = host.partition(".")[0]
+            short = short_name(host)
             shape = _NUMBERS.sub("#", text.replace(host, "\x01").replace(short, "\x01"))[
                 :_SHAPE_CHARS
             ]
@@ -142,7 +148,7 @@ class HostTables:
         found: dict[str, str] = {}
         for table in self.addresses.values():
             hosts = {address: host for address, host in table.items() if host}
-            one_each = len({host.partition(".")[0] for host in hosts.values()}) == len(hosts)
+            one_each = len({short_name(host) for host in hosts.values()}) == len(hosts)
             if len(hosts) > 1 and one_each and _are_alike(set(hosts.values())):
                 found = {**hosts, **found}
         return found
@@ -173,7 +179,7 @@ def may_be_table(body: str) -> bool:
         return True
     if _NO_TABLE.search(body) or not host_tokens(body):
         return False
-    return _RANK.search(body) is not None or _ADDRESS.search(body) is not None
+    return _RANK.search(body) is not None or address_in(body) is not None
 
 
 def names_beside_rank(line: LogLine) -> bool:

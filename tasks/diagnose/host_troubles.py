@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from tasks.diagnose.host_names import host_tokens
+from tasks.diagnose.host_names import address_in, host_tokens
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -19,14 +19,11 @@ _TROUBLE = compile_pattern(
     r"\b(?:setting|set|marked|marking|moved|state|is|went|now|put)\b.{0,80}\b(?:down|drain\w*|dead|offline|lost)\b|"
     r"\bretire(?:d|ment)\b|\bpower(?:ed)?(?: is)?[ :-]{1,4}(?:off|down|loss|lost|failure)\b|\bdown\*|\bnot ?ready\b|\brebooted\b|"
     r"\b100 ?% (?:packet )?loss\b|\bup:? \d{1,2} ?min|"
-    r"\blast (?:seen|heard|contact|heartbeat|report\w*|answer\w*|ping)\b\D{0,20}(?:[6-9]\d|\d{3,})(?:\.\d+)? ?s|"
-    r"\blast (?:seen|heard|contact|heartbeat|report\w*|answer\w*|ping)\b\D{0,20}\d{1,4} ?(?:m|h)|\bac lost\b|"
+    r"\blast (?:seen|heard|contact|heartbeat|report\w*|answer\w*|ping)\b\D{0,20}"
+    r"(?:(?:[6-9]\d|\d{3,})(?:\.\d+)? ?s|\d{1,4} ?(?:m|h))|\bac lost\b|"
     r"\bfail(?:ed|ing|s) \w*[ _]?check|\bhealth check .{0,20}fail|\bunhealthy\b|\bno heartbeat\b|"
     r"\b(?:did|does|do) not (?:answer|respond|reply)\b|\bno (?:answer|reply)\b|"
     r"\b(?:connection|connect|ssh|ping)\b.{0,60}\b(?:timed out|refused|failed)\b"
-)
-_ADDRESS = compile_pattern(
-    r"(?:^|[^\d.])(?P<address>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?:[^\d.]|$)"
 )
 _OF_A_HOST = compile_pattern(r"(?i)\b(?:ssh|ping)\b|\b(?:host|node|agent|machine)[ =:]{1,2}\d")
 """What is reached is a machine, and no rank's port."""
@@ -78,7 +75,7 @@ class Trouble:
 
 @dataclass
 class HostTroubles:
-    """Feed it lines; it holds the first and the last trouble that is told of each host."""
+    """Feed it lines; it holds the first and the last trouble that is told of each host, of the last file that does."""
 
     first: dict[str, Trouble] = field(default_factory=dict)
     last: dict[str, Trouble] = field(default_factory=dict)
@@ -108,7 +105,7 @@ class HostTroubles:
 
     def merge(self, other: HostTroubles) -> None:
         """Add what later files tell."""
-        self.first = {**other.first, **self.first}
+        self.first.update(other.first)
         self.last.update(other.last)
 
 
@@ -128,5 +125,5 @@ def _host_in_trouble(line: LogLine) -> str | None:
     tokens = set(host_tokens(text))
     hosts = {name for name in tokens if _INSTANCE.fullmatch(name) is None} or tokens
     if not hosts and _OF_A_HOST.search(text) is not None:
-        hosts = {match["address"]} if (match := _ADDRESS.search(text)) is not None else set()
+        hosts = set() if (address := address_in(text)) is None else {address}
     return hosts.pop() if len(hosts) == 1 else None

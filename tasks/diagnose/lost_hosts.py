@@ -10,11 +10,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tasks.diagnose.findings import COMMUNICATION, Finding
+from tasks.diagnose.host_names import short_name
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.scan import Scan
+from tasks.diagnose.survival import STEPS_AFTER
 
 _LOST = "host_lost"
-_STEPS_AFTER = 3
 
 
 def lost_host(scan: Scan) -> tuple[str, LogLine] | None:
@@ -51,12 +52,12 @@ def _only_member_in_trouble(scan: Scan) -> tuple[str, LogLine] | None:
     found: dict[str, LogLine] = {}
     for name, last in troubles.last.items():
         host = topology.host(name, None) or name
-        if host.partition(".")[0] not in members:
+        if short_name(host) not in members:
             continue
-        if scan.progress.steps_in[last.line.file] - last.steps < _STEPS_AFTER:
+        if scan.progress.steps_in[last.line.file] - last.steps < STEPS_AFTER:
             found.setdefault(host, troubles.first[name].line)
     return next(iter(found.items())) if len(found) == 1 else None
 
 
 def _short(names: Iterable[str]) -> set[str]:
-    return {name.partition(".")[0] for name in names}
+    return {short_name(name) for name in names}

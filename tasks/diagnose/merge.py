@@ -6,20 +6,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tasks.diagnose.findings import Finding
-from tasks.diagnose.scan import Scan
+from tasks.diagnose.scan import MAX_ASIDES, Scan
 
 
 def merge(scans: Sequence[Scan]) -> Scan:
     """One scan of all, as if the first had gone on to the others' files. The first is changed."""
     whole = scans[0]
     for part in scans[1:]:
+        whole.accounting.merge(part.accounting, whole.order)
         _merge_findings(whole, part)
         whole.progress.merge(part.progress)
         whole.topology.merge(part.topology)
         whole.roll_call.merge(part.roll_call)
         whole.idle_hosts.merge(part.idle_hosts)
         whole.watchers.merge(part.watchers)
-        whole.accounting.merge(part.accounting)
         whole.torchrun.merge(part.torchrun)
         whole.collectives.merge(part.collectives)
         whole.timeline.merge(part.timeline)
@@ -38,8 +38,8 @@ def _merge_findings(whole: Scan, part: Scan) -> None:
         return [replace(f, order=f.order + whole.order) for f in findings]
 
     whole.kept.take_over(part.kept, whole.order)
-    whole.asides += later(part.asides)
-    whole.withdrawn += later(part.withdrawn)
+    whole.asides = [*whole.asides, *later(part.asides)][-MAX_ASIDES:]
+    whole.withdrawn = [*whole.withdrawn, *later(part.withdrawn)][-MAX_ASIDES:]
     whole.streams.update(part.streams)
     whole.crowded_lines += part.crowded_lines
     whole.lines_read += part.lines_read

@@ -10,7 +10,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tasks.diagnose.host_names import only_host_in
+from tasks.diagnose.host_names import MAX_HOSTS, only_host_in
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -24,15 +24,10 @@ _COUNT = compile_pattern(
     r"(?i)^(?P<key>.{0,80}\b\w*(?:errors?|replays?|recover\w*|crc|discards?|uncorr\w*|dbe|sbe|retir\w*|remap\w*|symbol\w*|"
     r"link_?down\w*|flaps?|carrier\w*|retrans\w*|drops?|dropped|timeouts?)\w*[^:=\d]{0,40})[:=]\s*(?P<value>\d{1,18})\s*$"
 )
-_FIELDS = re.compile(
-    r"\b([a-z_]{0,40}(?:error|replay|recover|crc|discard|uncorr|dbe|retir|symbol|down|flap|carrier|retrans|drop|timeout)[a-z_]{0,40})[=:] ?(\d{1,18})\b",
-    re.IGNORECASE,
-)
-_HAS_FIELDS = compile_pattern(
-    r"(?i)(?:error|replay|recover|crc|discard|uncorr|dbe|retir|symbol|down|flap|carrier|retrans|drop|timeout)[a-z_]{0,40}[=:] ?\d"
-)
+_COUNTED = r"(?:error|replay|recover|crc|discard|uncorr|dbe|retir|symbol|down|flap|carrier|retrans|drop|timeout)[a-z_]{0,40}"
+_FIELDS = re.compile(rf"\b([a-z_]{{0,40}}{_COUNTED})[=:] ?(\d{{1,18}})\b", re.IGNORECASE)
+_HAS_FIELDS = compile_pattern(rf"(?i){_COUNTED}[=:] ?\d")
 _MAX_COUNTERS = 100_000
-_MAX_HOSTS = 20_000
 _DEVICE_CHARS = 16
 _FAR_MORE = 10
 _MAX_HEAD_CHARS = 120
@@ -55,6 +50,8 @@ class MovedCounters:
     _listings: Counter[str] = field(default_factory=Counter)
     _values: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """Those that are not 0."""
+    _first: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    """The same, after the first listing of each host."""
     _places: dict[str, _Place] = field(default_factory=dict)
 
     def feed(self, line: LogLine) -> None:
@@ -74,20 +71,23 @@ class MovedCounters:
             self._note(place, match["key"].strip(), int(match["value"]))
         elif (host := _head_of(text)) is not None:
             place.host, place.device = host, ""
-            if host in self._listings or len(self._listings) < _MAX_HOSTS:
-                self._listings[host] += 1
+            self._note_listing(host)
         elif place.host is not None and (found := _DEVICE.match(text)) is not None:
             place.device = found[0].strip()
 
     def _note_fields(self, text: str, fields: list[tuple[str, str]]) -> None:
         """Of a line that has a host and all its counters."""
         host = only_host_in(text)
-        if host is None or len(self._listings) >= _MAX_HOSTS:
+        if host is None:
             return
-        self._listings[host] += 1
+        self._note_listing(host)
         device = text[: text.index(fields[0][0])][-_DEVICE_CHARS:]
         for key, value in fields:
             self._note(_Place(host, device), key, int(value))
+
+    def _note_listing(self, host: str) -> None:
+        if host in self._listings or len(self._listings) < MAX_HOSTS:
+            self._listings[host] += 1
 
     def _note(self, place: _Place, key: str, value: int) -> None:
         host = place.host or ""
@@ -96,11 +96,20 @@ class MovedCounters:
         if value == before or (entry not in self._values and len(self._values) >= _MAX_COUNTERS):
             return
         self._values[entry] = value
-        if self._listings[host] > 1 and value > before:
+        if self._listings[host] <= 1:
+            self._first[entry] = value
+        elif value > before:
             self.risen[host] += value - before
 
     def merge(self, other: MovedCounters) -> None:
         """Add what later files tell."""
+        for entry, value in other._first.items():
+            host, before = entry[0], self._values.get(entry, 0)
+            if host not in self._listings:
+                self._first[entry] = value
+            elif value > before:
+                self.risen[host] += value - before
+        self._values.update(other._values)
         self.risen += other.risen
         self._listings += other._listings
 

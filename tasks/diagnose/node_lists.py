@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
-from tasks.diagnose.host_names import family_of
+from tasks.diagnose.host_names import MAX_HOSTS, NAMES, family_of
 from tasks.diagnose.patterns import compile_pattern
 
 _HEADER = compile_pattern(
@@ -20,8 +20,6 @@ _LIST = compile_pattern(
 """A list in Slurm's way, which is seldom of anything else."""
 _RANGE = re.compile(r"^(?P<stem>[^\[\]]*)\[(?P<ranges>[\d,-]+)\](?P<rest>.*)$")
 _SPAN = re.compile(r"(?P<low>\d{1,9})(?:-(?P<high>\d{1,9}))?")
-_TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
-_MAX_HOSTS = 20_000
 _MAX_EXPANDED = 200_000
 
 
@@ -47,7 +45,7 @@ class NodeLists:
             if "[" in text:
                 self._left -= max(len(names), len(text))
                 self._families[text] = families
-        names += [name for name in _TOKEN.findall(behind) if family_of(name) in families]
+        names += [name for name in NAMES.findall(behind) if family_of(name) in families]
         return [name for name in names if any(c.isdigit() for c in name)]
 
     def tasks(self, host: str, text: str) -> list[int]:
@@ -70,16 +68,16 @@ def list_in(text: str) -> tuple[str, str] | None:
     return None if match is None else (match["list"], text[match.end() :])
 
 
-def expand_hosts(text: str) -> list[str]:
-    """Names of a Slurm node list: gpu-[01-03,07],login1. At most _MAX_HOSTS: a few digits can be millions."""
-    return list(islice(_hosts_in(text), _MAX_HOSTS))
+def expand_hosts(text: str, most: int = MAX_HOSTS) -> list[str]:
+    """Names of a Slurm node list: gpu-[01-03,07],login1. So many at most: a few digits can be millions."""
+    return list(islice(_hosts_in(text), most))
 
 
 def numbers_in(text: str) -> list[int]:
-    """Of a list like 0-3,8: 0, 1, 2, 3, 8. At most _MAX_HOSTS."""
+    """Of a list like 0-3,8: 0, 1, 2, 3, 8. At most MAX_HOSTS."""
     spans = filter(None, map(_SPAN.fullmatch, text.split(",")))
     numbers = (n for s in spans for n in range(int(s["low"]), int(s["high"] or s["low"]) + 1))
-    return list(islice(numbers, _MAX_HOSTS))
+    return list(islice(numbers, MAX_HOSTS))
 
 
 def _hosts_in(text: str) -> Iterator[str]:

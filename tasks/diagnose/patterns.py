@@ -44,7 +44,7 @@ class Pattern(Protocol):
         """Replace every match."""
 
     def findall(self, text: str) -> list[str]:
-        """Text of every match; of an expression without groups."""
+        """Text of every match, or of its only group; of an expression with one group at most."""
 
 
 def compile_pattern(pattern: str) -> Pattern:

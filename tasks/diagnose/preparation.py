@@ -17,11 +17,12 @@ _DONE = 100
 
 @dataclass
 class Preparation:
-    """Feed it lines; it holds the last that report how much of the data is prepared."""
+    """Feed it lines; it knows how much of the data was prepared at last, and whether that had grown steadily."""
 
-    percent: int = _DONE
+    percent: int | None = None
+    """By the last report."""
     advances: int = 0
-    """Reports that were further than the one before."""
+    """Reports in a row that were further than the one before, and the first of them."""
 
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -29,17 +30,18 @@ class Preparation:
             return
         percent = int(match["percent"] or match["done"])
         if percent != self.percent:
-            self.advances = self.advances + 1 if percent > self.percent else 1
+            further = self.percent is not None and percent > self.percent
+            self.advances = self.advances + 1 if further else 1
         self.percent = percent
 
     def merge(self, other: Preparation) -> None:
         """Add what later files tell."""
-        if other.advances:
+        if other.percent is not None:
             self.percent, self.advances = other.percent, other.advances
 
     def under_way(self) -> bool:
         """Whether it went on steadily, and was not done when the log ended."""
-        return self.percent < _DONE and self.advances >= _ENOUGH
+        return self.percent is not None and self.percent < _DONE and self.advances >= _ENOUGH
 
 
 def tells_preparation(body: str) -> bool:

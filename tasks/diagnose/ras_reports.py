@@ -32,7 +32,11 @@ class RasReports:
     """The first that names one."""
     steps: int = 0
     """That its file had reported before it."""
-    _numbers: list[int] = field(default_factory=list)
+    _counts: int = 0
+    """Lines of the report that say how many ranks are how far."""
+    _number: int = 0
+    """The last operation that such a line names; and the least."""
+    _least: int = 0
 
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -44,15 +48,17 @@ class RasReports:
             self.steps = steps
         elif "managing GPU" in text and (match := _PROCESS.match(text)) is not None:
             self.line, self.steps = self.line or line, steps
-            self.missing_nodes = {*self.missing_nodes, match["node"]} if self._room() else set()
+            if self._room():
+                self.missing_nodes.add(match["node"])
 
     def _note_count(self, number: int) -> None:
-        if not self._numbers or self.nodes:
-            self._numbers, self.nodes, self.line = [], {}, None
-        self._numbers.append(number)
+        if not self._counts or self.nodes:
+            self._counts, self._least, self.nodes, self.line = 0, number, {}, None
+        self._counts += 1
+        self._number, self._least = number, min(number, self._least)
 
     def _note_rank(self, rank: int, node: str, line: LogLine) -> None:
-        behind = len(self._numbers) > 1 and self._numbers[-1] == min(self._numbers)
+        behind = self._counts > 1 and self._number == self._least
         if behind and rank < MAX_RANKS and self._room():
             self.nodes[rank] = node
             self.line = self.line or line
@@ -61,10 +67,13 @@ class RasReports:
         return len(self.nodes) + len(self.missing_nodes) < _MAX_NAMED
 
     def merge(self, other: RasReports) -> None:
-        """Take over a later report."""
-        if other.line is not None:
-            self.nodes, self.missing_nodes = other.nodes, other.missing_nodes
-            self.line, self.steps, self._numbers = other.line, other.steps, other._numbers
+        """Take over a later report, and who is missing in both."""
+        if other._counts:
+            self.nodes, self.line, self.steps = other.nodes, other.line, other.steps
+            self._counts, self._number, self._least = other._counts, other._number, other._least
+        elif other.line is not None:
+            self.line, self.steps = self.line or other.line, other.steps
+        self.missing_nodes |= other.missing_nodes
 
     @property
     def node(self) -> str | None:

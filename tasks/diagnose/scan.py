@@ -27,7 +27,7 @@ from tasks.diagnose.torchrun import TorchrunReader
 from tasks.diagnose.watchers import Watchers
 
 _MAX_STREAMS = 32_768
-_MAX_ASIDES = 8
+MAX_ASIDES = 8
 _LINES_OF_ANNOUNCEMENT = 2
 _WORDS_OF_ITS_OWN_CHARS = 20
 _PARTING = compile_pattern(r"^\s*(?:wandb:|\|)|NCCL INFO")
@@ -200,7 +200,7 @@ class Scan:
 
     def _set_aside(self, finding: Finding) -> None:
         self.asides.append(finding)
-        del self.asides[:-_MAX_ASIDES]
+        del self.asides[:-MAX_ASIDES]
 
     def fatal(self, role: Role) -> list[Finding]:
         """Findings of a role that were not survived, in order; effects that name a node first."""
@@ -294,7 +294,7 @@ class Scan:
         if finding is None:
             return
         self.withdrawn += [f for f in self.kept.of_stream(key) if f.line is finding.line]
-        del self.withdrawn[:-_MAX_ASIDES]
+        del self.withdrawn[:-MAX_ASIDES]
         self.kept.drop(key, lambda other: other.line is finding.line)
         self._set_aside(finding)
 

@@ -14,7 +14,7 @@ from tasks.diagnose.restarts import Restarts
 from tasks.diagnose.timeline import Timeline
 from tasks.diagnose.times import time_of
 
-_STEPS_AFTER = 3
+STEPS_AFTER = 3
 """Steps reported after an error, for it to have been survived: ranks train in lockstep."""
 _LINES_AFTER = 40
 """Ordinary lines of a rank's own stream after its error, for the same: a dying process says much."""
@@ -72,7 +72,7 @@ class Survival:
         after = self._reports_after(finding)
         if finding.method in NOTICES and self._within_notice(finding):
             return False
-        if after >= _STEPS_AFTER or self._before_the_end(finding):
+        if after >= STEPS_AFTER or self._before_the_end(finding):
             return True
         own_stream = finding.line.rank is not None and finding.role == "cause"
         return own_stream and stream.lines - finding.lines_before >= _LINES_AFTER
@@ -95,7 +95,7 @@ class Survival:
 
     def _over(self, line: LogLine, steps: int) -> bool:
         """Whether training goes on behind a launcher's line: in its file, or by the times of another."""
-        if self.progress.steps_in[line.file] - steps >= _STEPS_AFTER:
+        if self.progress.steps_in[line.file] - steps >= STEPS_AFTER:
             return True
         clock = self.timeline.clocks.get(line.file)
         failed_at = time_of(line.text, clock.year if clock is not None else None)
@@ -117,11 +117,11 @@ class Survival:
         own = stream.steps - finding.steps_before
         if self.progress.reports_in(finding.line.file):
             return max(own, self.progress.reports - finding.reports_before)
-        return max(own, _STEPS_AFTER) if self._outlived(finding) else own
+        return max(own, STEPS_AFTER) if self._outlived(finding) else own
 
     def _outlived(self, finding: Finding) -> bool:
         """Whether another file's losses go on long after it. Only times tell: files are read one by one."""
-        last = self.progress.time_of_report(_STEPS_AFTER)
+        last = self.progress.time_of_report(STEPS_AFTER)
         if last is None or finding.time is None:
             return False
         file, reported_at = last

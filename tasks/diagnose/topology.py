@@ -6,20 +6,18 @@ one; later lines are searched for the names that are known.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass, field
 
 from tasks.diagnose.absence import tells_presence
 from tasks.diagnose.host_mentions import NO_HOSTS, host_of_service, node_of_system_line
-from tasks.diagnose.host_names import is_a_device
+from tasks.diagnose.host_names import MAX_HOSTS, NAME, NAMES, is_a_device, short_name
 from tasks.diagnose.host_tables import HostTables, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
 from tasks.diagnose.node_lists import NodeLists, list_in
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.pods import Pods, may_place_pod
 
-_NAME = r"[A-Za-z0-9][\w.-]*"
 _RANK_HOST = compile_pattern(
     r"(?i)\b(?:global[_ ]?)?rank[ =:]+(?P<rank>\d+)\b.{0,40}?\b(?:host(?:name)?|node)[ =:]+(?P<host>[A-Za-z][\w.-]*)"
 )
@@ -27,12 +25,12 @@ _HOST_RANK = compile_pattern(
     r"(?i)\b(?:host(?:name)?|node)[ =:]+(?P<host>[A-Za-z][\w.-]*).{0,40}?\b(?:global[_ ]?)?rank[ =:]+(?P<rank>\d+)\b"
 )
 _LABEL = compile_pattern(
-    rf"^(?:\S+ std(?:out|err) [FP] )?(?P<host>{_NAME}\d)(?: +\d+: |: \[rank\d+\])"
+    rf"^(?:\S+ std(?:out|err) [FP] )?(?P<host>{NAME}\d)(?: +\d+: |: \[rank\d+\])"
 )
 _TASK_LABEL = compile_pattern(r"^(?P<task>\d{1,5}): .{0,40}\[(?:rank|default)\d{1,6}\]")
 _MPI_LABEL = compile_pattern(r"^\[\d+,(?:mpirank:)?\d+,(?P<host>[A-Za-z][\w.-]*)\]<std")
 _LAUNCHED_PID = compile_pattern(r"\bpid[ =:]+(?P<pid>\d+)")
-_NCCL = compile_pattern(rf"(?:^|[ \]])(?P<host>{_NAME}):(?P<pid>\d+):\d+ \[\d+\] (?:\S+ )?NCCL ")
+_NCCL = compile_pattern(rf"(?:^|[ \]])(?P<host>{NAME}):(?P<pid>\d+):\d+ \[\d+\] (?:\S+ )?NCCL ")
 _NCCL_ADDRESS = compile_pattern(r"\bUsing \S+?:(?P<address>\d+\.\d+\.\d+\.\d+)<")
 _NCCL_RANK = compile_pattern(r"\bcomm 0x[0-9a-f]+ rank (?P<rank>\d+) nranks \d+")
 _HOST_ADDRESS = compile_pattern(
@@ -51,12 +49,10 @@ _PAIRS = (_HOST_WITH_ADDRESS, _NAMED_ADDRESS, _ADDRESS_HOST)
 _NO_NAMES = frozenset(
     ["rank", "addr", "ip", "eth", "ib", "ens", "enp", "eno", "bond", "hsn", "docker", "port"]
 )
-_TASK_HOST = compile_pattern(rf"error: (?P<host>{_NAME}): tasks? (?P<tasks>[\d,-]+): (?P<what>.*)")
+_TASK_HOST = compile_pattern(rf"error: (?P<host>{NAME}): tasks? (?P<tasks>[\d,-]+): (?P<what>.*)")
 _TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
 _ENDED_WITH_IT = ("Terminated", "Killed")
 """What Slurm says of the tasks that it ended because another had failed."""
-_TOKEN = re.compile(r"[A-Za-z0-9][\w.-]*")
-_MAX_HOSTS = 20_000
 _MAX_PLACES = 50_000
 """Ranks, processes and addresses whose host is known, of each."""
 _MAX_NAME_CHARS = 253
@@ -185,20 +181,21 @@ class Topology:
 
     def place_address(self, address: str, host: str) -> None:
         """Note a host of an address: one that several have is of none."""
-        if self._add_host(host) and self.by_address.setdefault(address, host) != host:
+        fits = len(self.by_address) < _MAX_PLACES or address in self.by_address
+        if fits and self._add_host(host) and self.by_address.setdefault(address, host) != host:
             self._shared_addresses.add(address)
 
     def _note_list(self, text: str, rest: str) -> None:
         """Of a list as Slurm writes it, or of names with blanks, addresses or numbers between them."""
         for name in self._lists.names(text, rest):
-            if len(self.job_hosts) < _MAX_HOSTS and self._add_host(name):
+            if len(self.job_hosts) < MAX_HOSTS and self._add_host(name):
                 self.job_hosts.add(name)
 
     def _add_host(self, name: str) -> bool:
         """Note a host's name; whether more may be noted of it: there is room, and it can be a name."""
         if name in self.hosts or name in NO_HOSTS:
             return True
-        fits = len(self.hosts) < _MAX_HOSTS and len(name) <= _MAX_NAME_CHARS
+        fits = len(self.hosts) < MAX_HOSTS and len(name) <= _MAX_NAME_CHARS
         if fits:
             self.hosts.add(name)
         return fits
@@ -245,7 +242,7 @@ class Topology:
         mapped = self.tables.lists.mapped
         nodes = set(mapped.values())
         for rank, host in self.by_rank.items():
-            if rank in mapped and host not in nodes and host.partition(".")[0] not in nodes:
+            if rank in mapped and host not in nodes and short_name(host) not in nodes:
                 self.pods.nodes.setdefault(host, mapped[rank])
 
     def host(self, node: str | None, rank: int | None) -> str | None:
@@ -272,7 +269,7 @@ class Topology:
 
     def names_several(self, text: str) -> bool:
         """Whether the line names more than one host that is known."""
-        known = {t for t in _TOKEN.findall(text) if t in self.hosts or t in self.by_address}
+        known = {t for t in NAMES.findall(text) if t in self.hosts or t in self.by_address}
         return len({self.by_address.get(name, name) for name in known}) > 1
 
     def writer_of(self, line: LogLine) -> str | None:
@@ -280,7 +277,7 @@ class Topology:
         return self._known_in(line.text.removesuffix(line.body))
 
     def _known_in(self, text: str) -> str | None:
-        known = (t for t in _TOKEN.findall(text) if t in self.hosts or t in self.by_address)
+        known = (t for t in NAMES.findall(text) if t in self.hosts or t in self.by_address)
         return next((self.by_address.get(name, name) for name in known), None)
 
     def failed_task_host(self, wanted: str = "") -> str | None:
@@ -292,8 +289,8 @@ class Topology:
     def only_host(self) -> str | None:
         """The job's host, when it has one alone."""
         hosts = self.job_hosts or self.hosts or set(self.by_rank.values())
-        short = {h.partition(".")[0] for h in hosts}
-        return next(iter(hosts)) if len(short) == 1 else None
+        short = {short_name(host) for host in hosts}
+        return min(hosts) if len(short) == 1 else None
 
     def rank_of(self, host: str | None, pid: int) -> int | None:
         """Rank of a process, by its host or, where no other host has such a process, without."""

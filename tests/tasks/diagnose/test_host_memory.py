@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tasks.diagnose.host_memory import tells_of_host_memory
 from tests.tasks.diagnose.one_log import verdict_on
 
 STEPS = [f"step {n} | loss {3 - n / 100:.3f} | lr 1e-4" for n in range(30)]
@@ -39,3 +40,9 @@ def test_a_node_that_anothers_processes_fill_is_left_out(
     assert verdict.faulty_node == (
         "g7" if expected[1] == "restart_exclude_node" else verdict.faulty_node
     )
+
+
+def test_rows_of_the_kernels_table_are_known_whatever_stands_before_them() -> None:
+    """dmesg alone writes no name before its lines."""
+    rows = [text.removeprefix("g7 kernel: ") for text in oom(2007, "python3")][2:4]
+    assert all(tells_of_host_memory(row) for row in rows)

@@ -158,3 +158,8 @@ def test_a_host_file_without_end_takes_bounded_memory() -> None:
     for line in lines([f"n{n}-a slots=8" for n in range(25_000)]):
         found.feed(line)
     assert len(found.lists.slots) <= 20_000
+
+
+def test_of_several_names_of_the_only_host_it_is_always_the_same() -> None:
+    found = Topology(hosts={"gpu01", *(f"gpu01.{letter}.example" for letter in "abcdefghijklmn")})
+    assert found.only_host() == "gpu01"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from pathlib import Path
 
 import pytest
 
+from tasks.diagnose.accounting import Accounting
 from tasks.diagnose.collectives import Collectives
 from tasks.diagnose.compress import compress
 from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
+from tasks.diagnose.dumped_stacks import DumpedStacks
 from tasks.diagnose.fast import FastScan, ScanLimits
 from tasks.diagnose.logs import LogLine, read_log, split_prefix
+from tasks.diagnose.ras_reports import RasReports
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.sources import blocks_of, source_of
@@ -180,6 +184,15 @@ def test_names_of_nodes_and_workers_take_bounded_room() -> None:
     assert max(map(len, topology.by_rank.values())) < 254
 
 
+def test_addresses_that_a_host_feigns_take_bounded_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.diagnose.topology._MAX_PLACES", 100)
+    topology = Topology()
+    for at in range(250):
+        text = f"gpu01:7:8 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.{at}<0>"
+        topology.feed(LogLine("x.log", at, None, text, text))
+    assert len(topology.by_address) == 100
+
+
 def test_collectives_of_ranks_that_can_be_none_take_no_room() -> None:
     collectives = Collectives()
     named = ", ".join(str(10**9 + rank) for rank in range(50))
@@ -190,6 +203,37 @@ def test_collectives_of_ranks_that_can_be_none_take_no_room() -> None:
         collectives.feed(LogLine("x.log", 1, None, text, text))
     assert not collectives.named
     assert not collectives.waiting_in
+
+
+def test_lists_of_nodes_that_slurm_feigns_take_bounded_room() -> None:
+    accounting = Accounting()
+    for number in range(400):
+        for order, text in enumerate(
+            (f"srun: error: n{number}-[1-99999]: task 0: Killed", "12|FAILED|a[1-9999] " * 200)
+        ):
+            accounting.feed(LogLine("x.log", number, None, text, text), order)
+    assert len(accounting.hosts) < 22_000
+    assert sum(len(row.nodes) for row in accounting.rows) < 300_000
+
+
+def test_a_report_of_ras_without_end_takes_bounded_room() -> None:
+    ras = RasReports()
+    for number in range(1000, 2000):
+        for text in (
+            f"2 ranks have launched up to operation {number}",
+            f"Rank {number} -- GPU 0 managed by process 1 on node n{number}",
+            f"Process 1 on node m{number} managing GPU 0",
+        ):
+            ras.feed(LogLine("x.log", number, None, text, text), 0)
+    assert max(len(held) for held in vars(ras).values() if hasattr(held, "__len__")) <= 64
+
+
+def test_what_looks_like_a_stack_is_looked_at_in_one_pass() -> None:
+    """A minute for this one line, when each beginning of a name is tried with each end of a file's."""
+    text = f"{'a' * 2000} ({'.so' * 650}"
+    started = time.monotonic()
+    DumpedStacks().feed(LogLine("x.log", 1, None, f"{text} (", f"{text} ("))
+    assert time.monotonic() - started < 5
 
 
 @pytest.mark.parametrize("chars", [10, 8000])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from configs.records import Verdict
@@ -165,3 +167,65 @@ def test_files_that_are_read_one_by_one_do_not_tell_who_stopped_to_write(
     files["slurm.out"] = "2026-01-01 14:59:30 job 12 state=RUNNING\n"
     verdict = verdict_on(files)
     assert (verdict.failure_class, verdict.faulty_node) == ("Hang", None)
+
+
+def troubles(scan: Scan) -> object:
+    return scan.watchers.troubles.first["gpu07"].line.file
+
+
+def idle(scan: Scan) -> object:
+    return scan.idle_hosts.idle_without_a_step(scan.progress.steps_in)
+
+
+LOOK = "gpu01 util=99\ngpu02 util={}\ngpu03 util=98\n"
+COUNTERS = "gpu01:\nsymbol errors: 5\ngpu02:\nsymbol errors: {}\n"
+BEHIND = (
+    "31 ranks have launched up to operation 416650\n1 rank has launched up to operation 416649\n"
+    "Rank 22 -- GPU 6 managed by process 1483966 on node gpu07\n"
+)
+ALL_WELL = "32 ranks have launched up to operation 416900\n"
+SACCT = "12|train|CANCELLED|gpu01\n"
+
+
+@pytest.mark.parametrize(
+    ("texts", "told", "expected"),
+    [
+        (["node gpu07 is not responding\n"] * 2, troubles, "1.log"),
+        (
+            ["".join(f"Map: {n}%|#  | 1/9\n" for n in (10, 20, 30, 40)), "Map: 100%|##| 9/9\n"],
+            lambda scan: scan.watchers.preparation.under_way(),
+            False,
+        ),
+        (
+            [COUNTERS.format(7), COUNTERS.format(9), COUNTERS.format(30)],
+            lambda scan: scan.watchers.counters.risen,
+            {"gpu02": 23},
+        ),
+        ([LOOK.format(0), LOOK.format(0)], idle, "gpu02"),
+        ([LOOK.format(0), LOOK.format(50) + LOOK.format(0)], idle, None),
+        (
+            ["[rank0]: shard 1/8 written\n", "[rank0]: shard 1/4 written\n"],
+            lambda scan: scan.roll_call.total,
+            4,
+        ),
+        (
+            ["running on gpu[01-02]\n", "SLURM_JOB_NODELIST=gpu[05-06]\n", "on gpu[07-08]\n"],
+            lambda scan: list(scan.topology.tables.lists.job),
+            ["gpu05", "gpu06"],
+        ),
+        ([BEHIND, ALL_WELL], lambda scan: scan.watchers.ras.line, None),
+        ([ALL_WELL, BEHIND], lambda scan: scan.watchers.ras.node, "gpu07"),
+        ([DULL, SACCT], lambda scan: scan.accounting.ending().order, 41),
+        (
+            ["WARNING: CUDA error: out of memory, retrying\n" * 6] * 2,
+            lambda scan: [f.line.file for f in scan.asides],
+            ["0.log"] * 2 + ["1.log"] * 6,
+        ),
+    ],
+)
+def test_what_is_told_over_several_files_is_put_together(
+    texts: list[str], told: Callable[[Scan], object], expected: object
+) -> None:
+    files = {f"{n}.log": text for n, text in enumerate(texts)}
+    parts = merge([scan_of({name: text}) for name, text in files.items()])
+    assert [told(scan_of(files)), told(parts)] == [expected, expected]
