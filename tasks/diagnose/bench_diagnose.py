@@ -15,7 +15,7 @@ from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.diagnose import diagnose_files
 from tasks.diagnose.exception_types import class_of_type
 from tasks.diagnose.patterns import compile_pattern
-from tasks.diagnose.scores import Answer, Case, read_cases, score
+from tasks.diagnose.scores import Answer, LabelledLog, read_cases, score
 
 CASES = Path(__file__).parents[2] / "tests" / "tasks" / "diagnose" / "cases"
 _ERROR = compile_pattern(r"\b((?:[a-zA-Z_]\w*\.)*\w*(?:Error|Exception|Interrupt))\b")
@@ -59,12 +59,12 @@ def bench_diagnose(folder: Path | None = None) -> dict[str, Any]:
     }
 
 
-def _of_set(cases: Sequence[Case], name: str) -> list[Case]:
+def _of_set(cases: Sequence[LabelledLog], name: str) -> list[LabelledLog]:
     return [case for case in cases if case.path.parent.name == name]
 
 
 def _measure(
-    name: str, answer: Callable[[Case], Answer], cases: Sequence[Case]
+    name: str, answer: Callable[[LabelledLog], Answer], cases: Sequence[LabelledLog]
 ) -> dict[str, float | int | str]:
     started = time.perf_counter()
     answers = [answer(case) for case in cases]
@@ -73,14 +73,14 @@ def _measure(
     return figures | score(cases, answers) | {"ms_per_case": 1000 * seconds / len(cases)}
 
 
-def _overland(case: Case) -> Answer:
+def _overland(case: LabelledLog) -> Answer:
     verdict = diagnose_files([case.path])
     return Answer(
         verdict.failure_class, verdict.root_cause_line, verdict.faulty_node, verdict.action
     )
 
 
-def _last(case: Case) -> Answer:
+def _last(case: LabelledLog) -> Answer:
     """The class of the last exception named; Unknown when only the word error is there."""
     for number, text in reversed(list(enumerate(_lines(case), start=1))):
         if match := _ERROR.search(text):
@@ -90,7 +90,7 @@ def _last(case: Case) -> Answer:
     return _NOTHING
 
 
-def _peer() -> Callable[[Case], Answer] | None:
+def _peer() -> Callable[[LabelledLog], Answer] | None:
     """gpualert's answer, when it is installed."""
     try:
         from gpualert.parse_errors import ERROR_PATTERNS, parse_errors
@@ -98,7 +98,7 @@ def _peer() -> Callable[[Case], Answer] | None:
         return None
     patterns = {label: compile_pattern(f"(?i){pattern}") for pattern, label, _ in ERROR_PATTERNS}
 
-    def answer(case: Case) -> Answer:
+    def answer(case: LabelledLog) -> Answer:
         text = case.path.read_text(encoding="utf-8", errors="replace")
         label = parse_errors("", text).partition("\n")[0]
         if not label:
@@ -115,5 +115,5 @@ def _answer(failure_class: str, line: int | None) -> Answer:
     return Answer(failure_class, line, None, CLASSES[failure_class].action)
 
 
-def _lines(case: Case) -> list[str]:
+def _lines(case: LabelledLog) -> list[str]:
     return case.path.read_text(encoding="utf-8", errors="replace").split("\n")

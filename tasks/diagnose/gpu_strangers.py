@@ -10,11 +10,14 @@ from tasks.diagnose.patterns import compile_pattern
 _HELD = compile_pattern(
     r"(?i)(?:compute[-_ ]apps?|nvidia-smi|process(?:es)?|pid|used_\w*memory).{0,160}?\b(?P<pid>\d{3,9})\b[ ,|:]{1,4}.{0,60}?\b\d{3,7} ?MiB"
 )
+_STRANGE = (
+    r"\b(?:orphan\w*|left[- ]?over|stale|stray|zombie|foreign|not (?:of|from) this job|(?:an)?other (?:job|user)(?:'s)?|"
+    r"previous job(?:'s)?)\b"
+)
+_PROCESS = r"\b(?:pid|process)[ =:#]{1,3}"
 _TOLD = compile_pattern(
-    r"(?i)\b(?:orphan\w*|left[- ]?over|stale|stray|zombie|foreign|not (?:of|from) this job|(?:an)?other (?:job|user)(?:'s)?|"
-    r"previous job(?:'s)?)\b.{0,80}\b(?:pid|process)[ =:#]{1,3}(?P<pid>\d{3,9})\b|"
-    r"\b(?:pid|process)[ =:#]{1,3}(?P<pid_before>\d{3,9})\b.{0,80}\b(?:orphan\w*|left[- ]?over|stale|stray|zombie|foreign|"
-    r"not (?:of|from) this job|(?:an)?other (?:job|user)|previous job)\b"
+    rf"(?i){_STRANGE}.{{0,80}}{_PROCESS}(?P<pid>\d{{3,9}})\b|"
+    rf"{_PROCESS}(?P<pid_before>\d{{3,9}})\b.{{0,80}}{_STRANGE}"
 )
 """As epilogs and clean-ups say it."""
 _WORDS = ("pid", "PID", "rocess ")

@@ -10,13 +10,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 from tasks.diagnose.blocks import Block, clean, without_middle
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.sources import Source, blocks_of, rank_of_file
-from tasks.diagnose.times import time_of
 
 MAX_TEXT_CHARS = 4096
 MAX_RANKS = 100_000
@@ -60,11 +58,6 @@ class LogLine:
     """Without colours and control characters, with the launcher's prefix."""
     body: str
     """The text without the prefix: what the rank itself wrote."""
-
-    @cached_property
-    def time(self) -> float | None:
-        """When it was written, in seconds since the epoch, if it says so with a year."""
-        return time_of(self.text)
 
     @property
     def quote(self) -> str:

@@ -123,7 +123,7 @@ class Restarts:
         if _says_that_it_begins(body):
             starts = self._of(line)
             starts.begins = starts.begun = line.number
-        label = label_of(body)
+        label = _number_of_start(body)
         if label is not None:
             _note_label(self._of(line), label, line)
         elif starts is not None and starts.awaits_another():
@@ -136,7 +136,7 @@ class Restarts:
         """A launcher reports a failure, or a finding tells how a start ended."""
         by_scheduler = finding is not None and finding.method in _ENDS_A_JOB
         killed = finding is not None and finding.method == _KILLED
-        if finding is None or by_scheduler or killed or label_of(line.body) is not None:
+        if finding is None or by_scheduler or killed or _number_of_start(line.body) is not None:
             starts = self._of(line)
             pending = starts.by_scheduler and starts.ended > starts.begins
             starts.by_scheduler = by_scheduler or pending
@@ -159,7 +159,7 @@ class Restarts:
         return self.files.setdefault(line.file, Starts())
 
 
-def label_of(body: str) -> int | None:
+def _number_of_start(body: str) -> int | None:
     """Which start of the job a heading says that it is about."""
     if not any(word in body for word in _LABEL_WORDS):
         return None
@@ -171,7 +171,7 @@ def may_begin(body: str) -> bool:
     """Whether a line may begin or end a start, by itself."""
     return (
         _says_that_it_begins(body)
-        or label_of(body) is not None
+        or _number_of_start(body) is not None
         or _COMMAND.search(body) is not None
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from configs.errors import InputError
 from tasks.diagnose.classes import RESTARTS
+from tasks.diagnose.host_names import short_name
 
 INDEX_NAME = "INDEX.tsv"
 _COLUMNS = ("file", "class", "root_cause_line", "faulty_node", "action", "note")
@@ -20,7 +21,7 @@ _ALTERNATIVES = re.compile(r"\balt=([\d,]+)")
 
 
 @dataclass(frozen=True)
-class Case:
+class LabelledLog:
     """One labelled log."""
 
     path: Path
@@ -41,7 +42,7 @@ class Answer:
     action: str
 
 
-def read_cases(folder: Path) -> list[Case]:
+def read_cases(folder: Path) -> list[LabelledLog]:
     """The cases of a folder and of those in it, by their INDEX.tsv; InputError when there are none."""
     indexes = sorted(folder.rglob(INDEX_NAME))
     if not indexes:
@@ -52,7 +53,7 @@ def read_cases(folder: Path) -> list[Case]:
     return cases
 
 
-def _read_index(index: Path) -> list[Case]:
+def _read_index(index: Path) -> list[LabelledLog]:
     try:
         with open(index, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -67,11 +68,11 @@ def _read_index(index: Path) -> list[Case]:
     return cases
 
 
-def _case_of(row: dict[str, str], folder: Path) -> Case:
+def _case_of(row: dict[str, str], folder: Path) -> LabelledLog:
     match = _ALTERNATIVES.search(row["note"] or "")
     lines = [int(row["root_cause_line"]), *map(int, match[1].split(",") if match else ())]
     nodes = () if row["faulty_node"] in _NOT_SAID else tuple(row["faulty_node"].split("|"))
-    return Case(
+    return LabelledLog(
         folder / row["file"],
         row["class"],
         tuple(line for line in lines if line > 0),
@@ -80,7 +81,7 @@ def _case_of(row: dict[str, str], folder: Path) -> Case:
     )
 
 
-def score(cases: Sequence[Case], answers: Sequence[Answer]) -> dict[str, float]:
+def score(cases: Sequence[LabelledLog], answers: Sequence[Answer]) -> dict[str, float]:
     """Shares of right answers, each of the cases that it can be told of."""
     pairs = list(zip(cases, answers, strict=True))
     classes = [(case.failure_class, answer.failure_class) for case, answer in pairs]
@@ -105,14 +106,14 @@ def _macro_f1(classes: Sequence[tuple[str, str]]) -> float:
     return sum(2 * right[c] / (truths[c] + said[c]) for c in truths) / max(1, len(truths))
 
 
-def _is_near(answer: Answer, case: Case) -> bool:
+def _is_near(answer: Answer, case: LabelledLog) -> bool:
     line = answer.root_line
     return line is not None and any(abs(line - right) <= _NEAR_LINES for right in case.root_lines)
 
 
-def _is_node(answer: Answer, case: Case) -> bool:
-    short = (answer.node or "").lower().partition(".")[0]
-    return short in {node.lower().partition(".")[0] for node in case.nodes}
+def _is_node(answer: Answer, case: LabelledLog) -> bool:
+    short = short_name((answer.node or "").lower())
+    return short in {short_name(node.lower()) for node in case.nodes}
 
 
 def _share(values: Sequence[bool]) -> float:

@@ -13,14 +13,14 @@ from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
 from tasks.diagnose.fast import FastScan, ScanLimits
 from tasks.diagnose.rules import default_rules
 from tasks.diagnose.scan import Scan
-from tasks.diagnose.scores import Answer, Case, read_cases, score
+from tasks.diagnose.scores import Answer, LabelledLog, read_cases, score
 from tasks.diagnose.sources import blocks_of, source_of
 
 ALL = read_cases(CASES)
 
 
 @pytest.mark.parametrize("case", ALL, ids=lambda case: f"{case.path.parent.name}/{case.path.stem}")
-def test_a_labelled_case_is_diagnosed_as_labelled(case: Case) -> None:
+def test_a_labelled_case_is_diagnosed_as_labelled(case: LabelledLog) -> None:
     verdict = diagnose_files([case.path])
     assert (verdict.failure_class, verdict.action) == (case.failure_class, case.action)
     answer = Answer(
