@@ -41,7 +41,7 @@ def capture_in(text: str) -> Capture | None:
         return None
     taken = time_of(text)
     age = None if _OF_OTHER_THINGS.search(text) else _AGE.search(text)
-    silence_s = float(age["age"]) * _UNITS_S[age["unit"][0].lower()] if age else None
+    silence_s = float(age["age"]) * _UNITS_S[age["unit"][0].casefold()] if age else None
     if taken is None and silence_s is None:
         return None
     match = _LAST.search(text)

@@ -60,6 +60,7 @@ class DumpedStacks:
             self.seen = (line.file, steps)
             self._note_whole(line, text, calls)
         elif (match := _FRAME.search(text)) is not None:
+            self._who = self._who if line.file == self.seen[0] else None
             self.seen = (line.file, steps)
             self._note_frame(line, match["function"] or match["name"])
         else:

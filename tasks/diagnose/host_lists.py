@@ -273,8 +273,7 @@ def _all_ranges(text: str) -> list[tuple[int, int, int, int]]:
     found, at = [], 0
     while match := _RANKS.search(text[at:]):
         end = at + match.end()
-        begin = text.lower().rindex("rank", at, end)
-        found.append((int(match["low"]), int(match["high"]), begin, end))
+        found.append((int(match["low"]), int(match["high"]), end - len(match[0]), end))
         at = end
     return found
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.diagnose.exceptions import TRACEBACK_HEADER
-from tasks.diagnose.logs import MAX_RANKS, LogLine
+from tasks.diagnose.logs import MAX_RANKS, LogLine, without_controls
 
 _HEADER = f"{TRACEBACK_HEADER}:"
 _ESCAPED_TRACEBACK = f"{_HEADER}\\n"
@@ -51,7 +51,7 @@ def _parts_of_record(line: LogLine, record: dict[str, Any]) -> list[LogLine]:
         return [_part(line, part) for part in parts]
     message = _first(record, _MESSAGE_KEYS)
     said = f"{kind}: {text or message}" if kind else f"ERROR {message}: {text}".rstrip(": ")
-    return [replace(line, body=said)]
+    return [replace(line, body=without_controls(said))]
 
 
 def _is_rank(value: Any) -> bool:
@@ -60,6 +60,7 @@ def _is_rank(value: Any) -> bool:
 
 
 def _part(line: LogLine, text: str) -> LogLine:
+    text = without_controls(text)
     return replace(line, text=text, body=text)
 
 

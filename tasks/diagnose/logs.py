@@ -22,8 +22,10 @@ MAX_RANKS = 100_000
 _TAIL_CHARS = MAX_TEXT_CHARS // 4
 _CUT = " ... "
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")
-"""Commands to a terminal, and what reorders or hides text."""
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+"""Commands to a terminal, what reorders or hides text, and halves of characters."""
 
 # What launchers put before a rank's own text. Removed repeatedly: prefixes nest. The one that may hold
 # anything is RE2; the others cannot go back over what they took, and Python's own engine is faster.
@@ -124,13 +126,18 @@ def split_prefix(text: str) -> tuple[int | None, str]:
     return rank, text
 
 
+def without_controls(text: str) -> str:
+    """The text without what a terminal would obey, or could not show: of a record, whose escapes are undone."""
+    return _CONTROL.sub("", text)
+
+
 def is_shortened(text: str) -> bool:
     """Whether it is that of a line which has lost its middle."""
     return len(text) >= MAX_TEXT_CHARS and _CUT in text
 
 
 def _text(piece: bytes) -> str:
-    text = _CONTROL.sub("", piece.decode("utf-8", errors="replace"))
+    text = without_controls(piece.decode("utf-8", errors="replace"))
     if len(text) > MAX_TEXT_CHARS:
         head = MAX_TEXT_CHARS - _TAIL_CHARS - len(_CUT)
         text = text[:head] + _CUT + text[-_TAIL_CHARS:]

@@ -197,5 +197,5 @@ def _seems_to_begin(body: str, starts: Starts) -> bool:
 def _number(match: Match) -> int:
     again = match["again"]
     if match["word"]:
-        return _WORDS.index(match["word"].lower()) + 1
+        return _WORDS.index(match["word"].casefold()) + 1
     return int(again) + 1 if again else int(match["nth"] or match["th"])

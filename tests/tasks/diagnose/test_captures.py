@@ -46,3 +46,9 @@ def test_a_time_of_the_last_output_is_read() -> None:
 )
 def test_other_lines_are_no_captures(text: str) -> None:
     assert capture_in(text) is None
+
+
+def test_a_unit_in_letters_that_only_look_like_others_is_read() -> None:
+    capture = capture_in("state=RUNNING last output: 5 \N{LATIN SMALL LETTER LONG S}ec ago")
+    assert capture is not None
+    assert capture.silence_s == 5

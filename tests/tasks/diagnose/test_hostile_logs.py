@@ -39,8 +39,11 @@ DIRECT = "\nThe above exception was the direct cause of the following exception:
         '{"level": "error", "rank": true, "message": "no number"}',
         "(Worker rank=99999999999, pid=1) hello",
         "a1 1: " * 682,
+        "\N{LATIN CAPITAL LETTER I WITH DOT ABOVE}" * 6 + " ranks 0-3 on gn01",
+        "\N{LATIN SMALL LETTER LONG S}econd attempt",
+        '{"level": "error", "message": "cut in the middle of \\ud83d"}',
     ],
-    ids=lambda line: line[:24],
+    ids=lambda line: ascii(line[:24]),
 )
 def test_a_line_of_an_odd_form_hides_no_error(tmp_path: Path, line: str) -> None:
     path = tmp_path / "job.log"

@@ -213,6 +213,11 @@ SACCT = "12|train|CANCELLED|gpu01\n"
             lambda scan: list(scan.topology.tables.lists.job),
             ["gpu05", "gpu06"],
         ),
+        (
+            ["rank 0 pid 10\n    f (a.py:1)\n", "    g (b.py:2)\nrank 1 pid 11\n    h (c.py:3)\n"],
+            lambda scan: scan.watchers.stacks.places,
+            {(0, None, 10): ("f",), (1, None, 11): ("h",)},
+        ),
         ([BEHIND, ALL_WELL], lambda scan: scan.watchers.ras.line, None),
         ([ALL_WELL, BEHIND], lambda scan: scan.watchers.ras.node, "gpu07"),
         ([DULL, SACCT], lambda scan: scan.accounting.ending().order, 41),
