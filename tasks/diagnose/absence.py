@@ -127,7 +127,8 @@ class IdleHosts:
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
         text = line.text
-        if ("til" not in text and "busy" not in text) or (
+        lower = text.lower()
+        if ("util" not in lower and "busy" not in lower) or (
             match := _UTILIZATION.search(text)
         ) is None:
             return

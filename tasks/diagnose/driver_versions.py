@@ -44,7 +44,7 @@ def tells_driver(line: LogLine) -> bool:
 
 
 def _told_in(line: LogLine) -> tuple[str, str] | None:
-    if "river" not in line.text or (match := _VERSION.search(line.text)) is None:
+    if "driver" not in line.text.lower() or (match := _VERSION.search(line.text)) is None:
         return None
     host = only_host_in(line.text)
     return (host, match["version"]) if host is not None else None

@@ -20,7 +20,7 @@ _TOLD = compile_pattern(
     rf"{_PROCESS}(?P<pid_before>\d{{3,9}})\b.{{0,80}}{_STRANGE}"
 )
 """As epilogs and clean-ups say it."""
-_WORDS = ("pid", "PID", "rocess ")
+_WORDS = ("pid", "process")
 _MAX_PROCESSES = 4096
 
 
@@ -53,6 +53,7 @@ def tells_of_gpu_process(body: str) -> bool:
 
 def _told_in(body: str) -> int | None:
     """The process that a line says is none of the job's."""
-    if not any(word in body for word in _WORDS) or (match := _TOLD.search(body)) is None:
+    lower = body.lower()
+    if not any(word in lower for word in _WORDS) or (match := _TOLD.search(body)) is None:
         return None
     return int(match["pid"] or match["pid_before"])

@@ -14,7 +14,7 @@ _PORT = compile_pattern(
     r"(?: ==> \w{1,16} \(|.{0,40}?(?i:\b(?:link|state|status))[ =:]{1,3}(?:\d[: ]{1,2})?)"
     r"(?P<state>(?i:active|up|down|disabled|polling|init\w*))\b"
 )
-_WORDS = ("tate", "link", "Link", "tatus", "==>")
+_WORDS = ("state", "link", "status", "==>")
 _UP = ("active", "up")
 _MIN_UP = 2
 _MAX_PORTS = 100_000
@@ -65,8 +65,8 @@ def tells_port(line: LogLine) -> bool:
 
 def _told_in(line: LogLine) -> tuple[str, str, bool] | None:
     """Host, card, and whether it is up."""
-    text = line.text
-    if not any(word in text for word in _WORDS) or (match := _PORT.search(text)) is None:
+    text, lower = line.text, line.text.lower()
+    if not any(word in lower for word in _WORDS) or (match := _PORT.search(text)) is None:
         return None
     if (host := only_host_in(text)) is None:
         return None

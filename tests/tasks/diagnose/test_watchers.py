@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tasks.diagnose.absence import IdleHosts
+from tasks.diagnose.driver_versions import tells_driver
 from tasks.diagnose.dumped_stacks import DumpedStacks
+from tasks.diagnose.gpu_strangers import tells_of_gpu_process
 from tasks.diagnose.host_troubles import tells_trouble
 from tasks.diagnose.logs import LogLine, make_line
+from tasks.diagnose.port_checks import tells_port
 from tasks.diagnose.ras_reports import RasReports
 from tasks.diagnose.sources import Source
 from tests.tasks.diagnose.one_log import verdict_on
@@ -282,3 +287,26 @@ def test_the_peer_that_libfabric_names_is_at_fault(tmp_path: Path) -> None:
     verdict = verdict_on(tmp_path, [*nodes, *STEPS, said[0], warned, said[1]])
     assert (verdict.failure_class, verdict.action) == ("NetworkError", "restart_exclude_node")
     assert verdict.faulty_node in ("i-0a1b2c3d4e5f6a7b2", "ip-10-1-0-2")
+
+
+@pytest.mark.parametrize("made", [str, str.upper, str.title])
+def test_what_is_looked_for_in_any_case_is_not_passed_over_for_its_case(
+    made: Callable[[str], str],
+) -> None:
+    """Cheap looks at words come before patterns, and must let through all that these take."""
+    trouble, process, port, driver, utilization = lines(
+        [
+            f"gn03 {made('is unreachable')}",
+            made("epilog: orphan process=4211 holds the device"),
+            f"gn03 mlx5_0 {made('state: down')}",
+            f"gn03 {made('driver_version=')}535.104.05",
+            f"gn03 {made('util')}=98",
+        ]
+    )
+    assert tells_trouble(trouble)
+    assert tells_of_gpu_process(process.body)
+    assert tells_port(port)
+    assert tells_driver(driver)
+    idle = IdleHosts()
+    idle.feed(utilization, 0)
+    assert idle.busy == {"gn03": 98}
