@@ -86,6 +86,7 @@ def test_it_changes_what_differs_and_leaves_the_rest_alone(server: str, api: Api
     assert changed(deploy(server)) == {}
 
 
+@pytest.mark.soak
 def test_a_run_gets_a_deployment_of_its_own_with_a_schedule(
     tmp_path: Path, server: str, api: Api
 ) -> None:

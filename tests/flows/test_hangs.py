@@ -31,6 +31,7 @@ def verdict_of(attempt: AttemptDir) -> Verdict:
     return verdict
 
 
+@pytest.mark.soak
 def test_the_rank_that_hangs_is_named(tmp_path: Path) -> None:
     config = tiny_config(
         tmp_path,

@@ -63,6 +63,7 @@ def action_of(attempt: AttemptDir) -> Action:
     return action
 
 
+@pytest.mark.soak
 def test_poisoned_data_is_skipped_and_the_run_completes(tmp_path: Path) -> None:
     """Steps 43 to 50 read noise: more than one rollback skips, and more than one checkpoint back."""
     fault = {"kind": "poison_data", "step": 43, "steps": 8}

@@ -80,13 +80,8 @@ def test_a_stop_file_ends_the_run_and_the_next_one_continues(tmp_path: Path) -> 
     check_continued(run)
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGUSR1, id="SIGUSR1"),
-        pytest.param(signal.SIGTERM, id="SIGTERM", marks=pytest.mark.soak),
-    ],
-)
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM], ids=["SIGUSR1", "SIGTERM"])
 def test_a_signal_from_outside_costs_a_save_and_a_start(
     tmp_path: Path, number: signal.Signals
 ) -> None:

@@ -52,6 +52,7 @@ def quick_automation(api: Api, server: None) -> Iterator[None]:
     assert "changed" in overland("deploy").stdout
 
 
+@pytest.mark.soak
 def test_a_flow_run_whose_worker_was_killed_is_crashed_and_restarted_and_goes_on(
     tmp_path: Path, api: Api, worker: Worker, quick_automation: None
 ) -> None:

@@ -199,6 +199,7 @@ def mlflow_server(database: Path) -> Iterator[str]:
     server.wait(60)
 
 
+@pytest.mark.soak
 @pytest.mark.slow
 def test_mlflow_behind_a_server(mlflow_server: str) -> None:
     assert check_writable(mlflow_server, timeout_s=30) == f"server at {mlflow_server} takes changes"

@@ -224,6 +224,7 @@ def check_server_side(seen: Mlflow) -> None:
     assert {trace.data.spans[0].name for trace in traces} >= {"attempt 001", "evaluation step 200"}
 
 
+@pytest.mark.soak
 def test_a_dead_server_holds_up_nothing_and_all_is_told_elsewhere(runs: Path) -> None:
     dead = TrackingConfig(uri=f"http://me:s3cret@127.0.0.1:{free_port()}")
     writer = RunWriter(RunDir(runs / "quick"), dead)

@@ -69,6 +69,7 @@ def test_deaths_cost_no_shard_that_is_done(run: RunDir, tiny_model: Path) -> Non
     wait_until(lambda: not list(copies.glob(f"{plan.model_sha256[:32]}*")), "the copy to go")
 
 
+@pytest.mark.soak
 def test_finished_inference_is_not_run_again_until_the_config_changes(
     run: RunDir, tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,6 +91,7 @@ def test_finished_inference_is_not_run_again_until_the_config_changes(
     assert len(read_responses(evaluation, read_plan(evaluation))) == 2
 
 
+@pytest.mark.soak
 def test_a_shard_whose_file_is_gone_is_answered_again_as_it_was_asked(
     run: RunDir, tiny_model: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_a_crash_restarts_from_memory_bit_for_bit(
     assert saves_of(resumed)[3] == "committed", "what was only in memory is saved after all"
 
 
+@pytest.mark.soak
 def test_a_snapshot_that_one_rank_has_lost_is_not_used(new_run: NewRun) -> None:
     run = new_run()
     killed = run_training_job(run, 1, {"checkpoint": BACKGROUND, "faults": KILLED_UNSAVED})
@@ -117,7 +118,7 @@ def test_a_snapshot_that_one_rank_has_lost_is_not_used(new_run: NewRun) -> None:
         header.unlink()
     resumed = run_training_job(run, 2, {"checkpoint": BACKGROUND})
     assert resumed.exit_code == 0, resumed.explain()
-    assert start_of(resumed).loaded_from == "nothing"
+    assert start_of(resumed).loaded_from != "memory", "what storage had by then may be used"
 
 
 def lose_pages(buffer: Path) -> None:
@@ -176,9 +177,10 @@ def test_memory_of_an_earlier_run_of_the_same_name_is_not_used(new_run: NewRun) 
     run.attempt(1).token_path.write_text("another run's")
     resumed = run_training_job(run, 2, {"checkpoint": BACKGROUND})
     assert resumed.exit_code == 0, resumed.explain()
-    assert start_of(resumed).loaded_from == "nothing"
+    assert start_of(resumed).loaded_from != "memory", "what storage had by then may be used"
 
 
+@pytest.mark.soak
 def test_a_rollback_makes_later_snapshots_void(new_run: NewRun) -> None:
     run, fault = new_run(), {"kind": "kill", "step": 8, "rank": 1}
     run_training_job(run, 1, {"checkpoint": BACKGROUND, "faults": [fault]})
@@ -211,6 +213,7 @@ def test_a_writer_that_dies_or_stops_costs_no_checkpoint(
     assert "training goes on" in job.log(0)
 
 
+@pytest.mark.soak
 def test_snapshots_that_find_no_buffer_are_left_out(new_run: NewRun) -> None:
     run = new_run()
     striker = threading.Thread(target=strike_writer, args=(run, signal.SIGSTOP, []))
