@@ -112,7 +112,7 @@ class FastScan:
             cut = min(len(kinds), max(survived, left - held))
             feed.lines(pieces, kinds, 0, survived, survived=True)
             feed.lines(pieces, kinds, survived, cut, survived=False)
-            feed.left = len(kinds) - cut
+            feed.left, feed.at_end = len(kinds) - cut, True
             feed.lines(pieces, kinds, cut, len(kinds), survived=False)
             left -= len(kinds)
 
@@ -202,6 +202,8 @@ class _Feed:
     source: Source
     left: int
     """Lines that are still looked at, whatever they are."""
+    at_end: bool = False
+    """Whether these are the last lines, which are looked at for more than where ranks are."""
     notes_ranks: bool = False
     """Whether the last reports of ranks are looked for: at the end of a file that many write."""
 
@@ -222,7 +224,9 @@ class _Feed:
     def _feed(self, pieces: Pieces, kinds: bytes, at: int, *, survived: bool) -> None:
         line = make_line(pieces[at], pieces.numbers[at], self.source)
         if line is not None:
-            self.scan.feed(line)
+            # A rank that alone writes its file has said at its start where it is.
+            ordinary = self.at_end and self.source.rank is not None and kinds[at] in (_DULL, _STEP)
+            self.scan.feed(line, of_hosts=not ordinary)
         self.left = max(self.left - 1, 0 if survived else _AFTER.get(kinds[at], 0))
 
     def _skip(self, pieces: Pieces, kinds: bytes, start: int, end: int) -> None:

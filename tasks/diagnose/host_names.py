@@ -12,7 +12,8 @@ NAMES = re.compile(NAME)
 MAX_HOSTS = 20_000
 """That are told apart, whatever a log feigns."""
 DIGITS = re.compile(r"\d+")
-_TOKEN = compile_pattern(r"(?:^|[^\w./-])([A-Za-z][\w-]{1,62}(?:\.[\w-]{1,62}){0,8})")
+_TOKEN = re.compile(r"(?:^|[^\w./-])([A-Za-z][\w-]{1,62}(?:\.[\w-]{1,62}){0,8})", re.ASCII)
+"""Nothing stands behind what repeats, so it never goes back: `re` is as linear as RE2 here, and faster."""
 _ADDRESS = compile_pattern(
     r"(?:^|[^\d.])(?P<address>\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?:[^\d.]|$)"
 )

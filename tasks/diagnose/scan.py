@@ -98,10 +98,10 @@ class Scan:
             self.feed(line)
         return self
 
-    def feed(self, line: LogLine) -> None:
-        """Take note of one line; of a traceback that a logger has put into one, each of its lines."""
+    def feed(self, line: LogLine, *, of_hosts: bool = True) -> None:
+        """Take note of a line, or each in a logged traceback; `of_hosts`: it may tell where ranks are."""
         for part in parts_of(line):
-            self._feed(part)
+            self._feed(part, of_hosts)
 
     def __getstate__(self) -> dict[str, object]:
         """For another process, which has the rules itself."""
@@ -133,7 +133,7 @@ class Scan:
         stream.steps += count // max(1, len(self.ranks)) if last.rank in self.ranks else count
         self.progress.skip(count, last)
 
-    def _feed(self, line: LogLine) -> None:
+    def _feed(self, line: LogLine, of_hosts: bool) -> None:
         self.order += 1
         if self.shortened is None and is_shortened(line.text):
             self.shortened = line
@@ -149,7 +149,8 @@ class Scan:
             stream.steps += 1
             self.timeline.note_step(line, step)
             self._note_life(line)
-        self.topology.feed(line)
+        if of_hosts:
+            self.topology.feed(line)
         self.roll_call.feed(line)
         steps = self.progress.steps_in[line.file]
         self.idle_hosts.feed(line, steps)
@@ -168,9 +169,8 @@ class Scan:
             stream.handled.ended()
         elif stream.reader.inside:
             stream.handled.inside(line)
-        else:
-            if not self.torchrun.feed(line):
-                self._note_line(line, key, stream)
+        elif not self.torchrun.feed(line):
+            self._note_line(line, key, stream)
 
     def _stream_of(self, line: LogLine) -> tuple[LogLine, StreamState]:
         """The stream of a line. Of one rank too many, the line without its rank, as one of its file's."""
