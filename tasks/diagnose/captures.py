@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tasks.diagnose.patterns import compile_pattern
@@ -13,7 +14,7 @@ _RUNNING = compile_pattern(
 )
 """As Slurm, Kubernetes and those who ask them write it; squeue's line has the time used behind it."""
 _LAST = compile_pattern(
-    r"(?i)last[_ ](?:output|write|line)[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+    r"(?i)last[_ ](?:output|write|line|entry|message|modified|update)(?: (?:written|was|seen|at|on)){0,2}[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
 )
 _AGE = compile_pattern(
     r"(?i)(?:\b|_)(?:last|latest|newest|no|new|log|output)(?:[ _].{0,40}?[ _]|[ _])?"
@@ -21,6 +22,18 @@ _AGE = compile_pattern(
     r"(?P<age>\d{1,9}(?:\.\d{1,3})?) ?(?P<unit>s|secs?|seconds?|m|mins?|minutes?|h|hrs?|hours?|d|days?)\b"
 )
 _OF_OTHER_THINGS = compile_pattern(r"(?i)\b(?:checkpoint|every|each|interval)\b")
+_STAMP = (
+    r"(?:20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d|[A-Z][a-z]{2} [A-Z][a-z]{2} {1,2}\d{1,2} \d\d:\d\d:\d\d"
+    r"(?: [A-Z]{3,4})? 20\d\d)"
+)
+_ZONE = r"(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[+-]\d\d:?\d\d))?"
+_NOW = compile_pattern(rf"^\s*(?P<stamp>{_STAMP}){_ZONE}\s*$")
+"""What `date` prints."""
+_FILE = compile_pattern(
+    rf"^(?:[\w-]{{10}}[.+@]? .{{0,80}} )?(?P<stamp>{_STAMP}){_ZONE} \S+\.(?:out|err|log|txt)\s*$|"
+    rf"^\s*Modify: (?P<modified>{_STAMP})"
+)
+"""What `ls` and `stat` print of a log."""
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -49,3 +62,26 @@ def capture_in(text: str) -> Capture | None:
     if last is None and taken is not None and silence_s is not None:
         last = taken - silence_s
     return Capture(taken, last, silence_s)
+
+
+def looked_at(row: str, beside: Iterable[str]) -> Capture | None:
+    """The same by the commands of one who looks: a queue's row that tells no time, and beside it the
+    clock and the time of the log. Zones are left out: all three are of one machine."""
+    if "R" not in row or _RUNNING.search(row) is None:
+        return None
+    now = written = None
+    for text in beside:
+        if (match := _NOW.search(text)) is not None:
+            now = time_of(match["stamp"])
+        elif (match := _FILE.search(text)) is not None:
+            written = time_of(match["stamp"] or match["modified"])
+    if now is None or written is None or now < written:
+        return None
+    return Capture(now, written, now - written)
+
+
+def is_of_a_look(text: str) -> bool:
+    """Whether the line may be one of those."""
+    if "R" in text and _RUNNING.search(text) is not None:
+        return True
+    return _NOW.search(text) is not None or _FILE.search(text) is not None

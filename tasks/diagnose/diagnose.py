@@ -192,7 +192,8 @@ def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Ve
             if death.rank is not None and cause.rank == death.rank:
                 return _of_finding(cause, scan, death)
         silent = death.rank not in own_words and None not in own_words
-        if death.signal_name == "SIGABRT" and causes and not own_job:
+        told = causes or (death.rank is None and effects)
+        if death.signal_name == "SIGABRT" and told and not own_job:
             continue  # as the watchdogs of ranks end that wait for another
         if death.signal_name is not None and (silent or death.signal_name != "SIGABRT"):
             if causes and not silent:

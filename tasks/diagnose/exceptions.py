@@ -136,8 +136,12 @@ class Raised:
     @property
     def beside_the_point(self) -> bool:
         """Whether it is only what a helper thread or the interpreter's end makes of a dying process."""
-        dying = self.short_name in _OF_A_DYING_PROCESS and self._in(_SIDE_THREADS)
-        return dying and not lost_worker(self)
+        return self.of_a_dying_process and self._in(_SIDE_THREADS)
+
+    @property
+    def of_a_dying_process(self) -> bool:
+        """Whether a helper thread may end so when its process, or another that feeds it, does."""
+        return self.short_name in _OF_A_DYING_PROCESS and not lost_worker(self)
 
     def _in(self, frames: Pattern) -> bool:
         """Whether its innermost frames are such."""

@@ -11,9 +11,10 @@ from tasks.diagnose.patterns import compile_pattern
 
 _WORDS = (
     r"(?:\b(?:skipp(?:ed|ing)|ignor(?:ed|ing)|caught|retrying|retry \d+|re-?trying in|falling back|fall back|"
-    r"restarted|rebuilding|not (?:needed|required)|warn(?:ing)?[ _]and[ _]continu\w+|cache miss|will (?:re)?try|retry loop|no action needed|non-critical|"
+    r"restarted|rebuilding|not (?:needed|required)|warn(?:ing)?[ _]and[ _]continu\w+|cache miss|using (?:the |a |an )?(?:\w+ )?(?:cached|stale) (?:version|copy|file|data\w*)|will (?:re)?try|retry loop|no action needed|non-critical|"
     r"thrown while requesting|does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re|"
-    r"retry in|probing with|(?:counted|scored|treated) as (?:a )?(?:failed|wrong|incorrect|miss\w*|0)|scored 0)\b|\w disabled\)|\(expected\)|"
+    r"retry in|probing with|(?:counted|scored|treated) as (?:a )?(?:failed|wrong|incorrect|miss\w*|0)|scored 0)\b|\w disabled\)|\(expected\)|\(non-?fatal\)\s*$|非致命|"
+    r""
     r"(?:->|=>|→|;) ?(?:now )?(?:using|writing|reading|saving|loading|trying|falling)\b)"
 )
 _LEVEL = r"^(?:[^\s:]*[\s:]+){0,5}\[?(?:WARN(?:ING)?|INFO|DEBUG)\b"
@@ -31,7 +32,7 @@ _HELPER_THREAD = compile_pattern(
     r"wandb|MsgRouterThr|NetStatThr|ChkStopThr|IntMsgThr))"
 )
 _AFTER = compile_pattern(
-    rf"(?i){_WORDS}|\bnot (?:available|found|installed), (?:using|falling|will)|\busing \S.{{0,60}} instead|"
+    rf"(?i){_WORDS}|\b(?:unavailable|missing|not (?:available|found|installed))[,;:] ?(?:using|falling|will)\b|\busing \S.{{0,60}} instead|"
     r"\b(?:does not|did not) fit, trying|\bdisabl(?:ed|ing)\b"
 )
 _ENDS = compile_pattern(

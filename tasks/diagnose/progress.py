@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 from statistics import median
 
 from tasks.diagnose.blocks import without_middle
-from tasks.diagnose.captures import capture_in
+from tasks.diagnose.captures import capture_in, is_of_a_look, looked_at
 from tasks.diagnose.logs import LogLine, make_line, writer_of
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.reports import COULD_BE_STEP, loss_of, step_in
@@ -224,7 +224,7 @@ class Progress:
         """
         for tail in self.tails.values():
             for line in reversed(tail):
-                seen = capture_in(line.text)
+                seen = capture_in(line.text) or looked_at(line.text, (o.text for o in tail))
                 if seen is None:
                     continue
                 active = self._last_activity(tail, line)
@@ -309,7 +309,7 @@ class Progress:
 def is_ending(body: str) -> bool:
     """Whether the line may speak of the job's end, or of what it does beside steps."""
     return any(p.search(body) for p in (_SUCCEEDED, _FAILED, _COMPLETED)) or (
-        capture_in(body) is not None
+        capture_in(body) is not None or is_of_a_look(body)
     )
 
 

@@ -13,10 +13,10 @@ _STEP = compile_pattern(
 _SLURM = "slurmstepd: "
 COULD_BE_STEP = ("step", "iter", "it=", "it:", "it =", "it :")
 _LOSS = compile_pattern(
-    r"(?i)(?:^|[\s{,|'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|[/ ]train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
+    r"(?i)(?:^|[\s{,|:'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|[/ ]train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
     r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
 )
-_OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _]loss")
+_OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _:]loss")
 _GRADIENT_LOST = compile_pattern(r"(?i)grad_?norm['\"]?\s*[:=]\s*'?(?:nan|inf)")
 
 

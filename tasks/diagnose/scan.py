@@ -227,8 +227,7 @@ class Scan:
             self.crashes.setdefault(line.rank, line)
         if finding is not None:
             self.collectives.feed(line)
-            handled = says_handled if finding.role == "cause" else says_passing
-            said = handled(line.body)
+            said = (says_handled if finding.role == "cause" else says_passing)(line.body)
             if said:
                 stream.handled.note(line)
             if said or self._is_known(line) or stream.handled.is_about_the_same(line):
@@ -250,10 +249,11 @@ class Scan:
         self._forget(raised, key)
         if finding is None or self._is_known(raised.line):
             return
-        left_over = self.progress.completed is not None and stream.handled.in_helper_thread
+        late = self.progress.completed is not None or raised.of_a_dying_process
+        left_over = late and stream.handled.in_helper_thread
         handled = stream.handled.said_before or raised.beside_the_point or left_over
         if not raised.in_traceback:
-            said = says_handled(finding.line.body) or stream.handled.ignored
+            said = says_handled(finding.line.body) or stream.handled.ignored or left_over
             handled = finding.role == "cause" and said
         if handled:
             self._set_aside(finding)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tasks.diagnose.captures import capture_in
+from tasks.diagnose.captures import capture_in, looked_at
 
 
 @pytest.mark.parametrize(
@@ -27,10 +27,15 @@ def test_the_age_of_the_last_output_is_read(text: str, silence_s: float) -> None
         assert seen.last_output == seen.taken - silence_s
 
 
-def test_a_time_of_the_last_output_is_read() -> None:
-    seen = capture_in(
-        "[s] snapshot 2025-09-05T18:03:03 job=8 state=RUNNING last_output=2025-09-05T18:02:52"
-    )
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[s] snapshot 2025-09-05T18:03:03 job=8 state=RUNNING last_output=2025-09-05T18:02:52",
+        "== 2025-09-05 18:03:03 job 8 RUNNING on n[1-4]; last line written 2025-09-05 18:02:52 ==",
+    ],
+)
+def test_a_time_of_the_last_output_is_read(text: str) -> None:
+    seen = capture_in(text)
     assert seen is not None and seen.taken is not None and seen.last_output is not None
     assert seen.taken - seen.last_output == 11
 
@@ -46,6 +51,39 @@ def test_a_time_of_the_last_output_is_read() -> None:
 )
 def test_other_lines_are_no_captures(text: str) -> None:
     assert capture_in(text) is None
+
+
+SQUEUE = "88003 RUNNING 3:29:20 2-00:00:00 4"
+
+
+@pytest.mark.parametrize(
+    ("beside", "silence_s"),
+    [
+        (["2025-08-30T22:22:32 slurm-8.out", "2025-08-30T23:22:32"], 3600),
+        (["Sat Aug 30 22:22:42 CEST 2025", "2025-08-30 22:22:32.12 +0200 slurm-8.out"], 10),
+        (["-rw-r--r-- 1 lee ml 81 2025-08-30 22:22:32.1 +0200 a.log", "2025-08-30 22:32:32"], 600),
+        (["Modify: 2025-08-30 22:22:32.120000000 +0200", "2025-08-30T22:23:32+02:00"], 60),
+    ],
+)
+def test_a_clock_and_a_logs_time_beside_the_queues_row_make_a_capture(
+    beside: list[str], silence_s: float
+) -> None:
+    seen = looked_at(SQUEUE, beside)
+    assert seen is not None
+    assert seen.silence_s == silence_s
+
+
+@pytest.mark.parametrize(
+    ("row", "beside"),
+    [
+        (SQUEUE, ["2025-08-30T22:22:32 slurm-8.out"]),
+        (SQUEUE, ["2025-08-30T23:22:32"]),
+        (SQUEUE, ["2025-08-30T23:22:32 INFO wrote eval.log", "2025-08-30T23:22:32 ok"]),
+        ("88003 COMPLETED", ["2025-08-30T22:22:32 slurm-8.out", "2025-08-30T23:22:32"]),
+    ],
+)
+def test_without_both_times_and_a_running_job_there_is_none(row: str, beside: list[str]) -> None:
+    assert looked_at(row, beside) is None
 
 
 def test_a_unit_in_letters_that_only_look_like_others_is_read() -> None:
