@@ -18,6 +18,8 @@ from tasks.diagnose.patterns import compile_pattern
 _PRESENT = compile_pattern(
     r"(?:GLOBAL_RANK: (?P<rank>\d{1,6}), MEMBER: \d{1,6}/(?P<size>\d{1,6})|"
     r"\brank (?P<joined>\d{1,6}) nranks (?P<joining>\d{1,6}) .{0,200}Init COMPLETE|"
+    r"\bWORLD_SIZE=(?P<world>\d{1,6})[ ,;]+RANK=(?P<member>\d{1,6})[ ,;]+LOCAL_RANK=|"
+    r"\bRANK=(?P<process>\d{1,6})[ ,;]+LOCAL_RANK=\d{1,6}[ ,;]+WORLD_SIZE=(?P<processes>\d{1,6})\b|"
     r"(?P<what>(?i:\b(?:[a-z]+[ _])?rank))[ =:]{1,2}(?P<own>\d{1,6}) ?(?:/|of) ?(?P<of>\d{1,6})\b)"
 )
 _UTILIZATION = compile_pattern(
@@ -76,8 +78,10 @@ class RollCall:
         match = _PRESENT.search(text)
         if match is None or (match["what"] or "").lower().startswith(NOT_OF_THE_JOB):
             return
-        rank = int(match["rank"] or match["joined"] or match["own"])
-        size = int(match["size"] or match["joining"] or match["of"])
+        own = ("rank", "joined", "member", "process", "own")
+        of_all = ("size", "joining", "world", "processes", "of")
+        rank = next(int(match[name]) for name in own if match[name])
+        size = next(int(match[name]) for name in of_all if match[name])
         if rank < size <= MAX_RANKS and (not self.size or size == self.size):
             self.size = size
             self.present.add(rank)

@@ -68,7 +68,20 @@ def _without_monitors_of_timeouts(scan: Scan) -> list[Finding]:
 def behind_effect(effect: Finding, scan: Scan) -> Finding:
     """What is told beside failed communication: a link that is down, a host that is gone; else the effect itself."""
     told = _link_fault_beside(effect, scan) or host_lost_beside(effect, scan)
-    return told or _port_found_down(effect, scan) or effect
+    return told or _port_found_down(effect, scan) or _never_got_over(effect, scan) or effect
+
+
+def _never_got_over(effect: Finding, scan: Scan) -> Finding | None:
+    """What a rank said it would go on after, in mid-run, when no step came and the others waited for it in vain."""
+    if effect.method not in TIMEOUTS:
+        return None
+    waited = {f.rank for f in scan.fatal("effect") if f.method in TIMEOUTS}
+    for met in reversed(scan.withdrawn):
+        before = met.line.file == effect.line.file and met.order < effect.order
+        no_step_since = 0 < met.reports_before == scan.progress.reports
+        if before and no_step_since and met.rank is not None and met.rank not in waited:
+            return met if met.role == "cause" else None
+    return None
 
 
 def _link_fault_beside(effect: Finding, scan: Scan) -> Finding | None:

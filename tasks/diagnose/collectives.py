@@ -16,7 +16,7 @@ _WORK = compile_pattern(r"WorkNCCL\((?:SeqNum=(\d+), )?OpType=(\w+)")
 _ENQUEUED = compile_pattern(r"[Ll]ast enqueued (?:NCCL )?work: (\d+)")
 _MISSING = compile_pattern(
     r"(?:Ranks? (?P<barrier>\d+(?:, \d+)*) failed to pass monitoredBarrier|"
-    r"^\s*- \[(?P<desync>\d+(?:, ?\d+)*)\] (?:finished collective .{0,80}but didn't join|joined but didn't finish|never joined)|"
+    r"^\s*(?:- )?\[(?P<desync>\d+(?:, ?\d+)*)\] (?:finished collective .{0,80}but didn't join|joined but didn't finish|never joined)|"
     r"missing(?: ranks:|: ranks?) [\[{]?(?P<recorder>\d+(?:, ?\d+)*)|"
     r"(?i:ranks?) (?i:which|that) (?i:did not|have not|has not|never) (?i:join|enter|reach|arriv)\w*(?: \w+){0,3}: ?[\[{]?(?P<analysis>\d+(?:, ?\d+)*)|"
     r"(?i:rank) (?P<one>\d+)(?: \w+)? (?i:has not joined|did not join|never joined|did not enter|never entered|never reached|stack unchanged|is the only (?:one|rank) (?:behind|missing|absent|not)))"

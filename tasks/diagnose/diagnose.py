@@ -49,6 +49,7 @@ from tasks.diagnose.findings import Finding
 from tasks.diagnose.launcher_words import verdict_on_launchers_word
 from tasks.diagnose.learned_verdict import with_learned_rules
 from tasks.diagnose.logs import LogLine, attempt_log_files
+from tasks.diagnose.other_machines import is_of_another_machine
 from tasks.diagnose.place import (
     TIMEOUTS,
     names_a_peer,
@@ -160,7 +161,7 @@ def _from_record(record: AttemptRecord, scan: Scan) -> Verdict | None:
 def _from_logs(scan: Scan, *, own_job: bool) -> Verdict | None:
     causes, mentioned = told_and_mentioned(scan)
     for decisive in scan.fatal("decisive"):
-        if not _long_after(decisive, causes):
+        if not (_long_after(decisive, causes) or is_of_another_machine(decisive, scan)):
             return _of_finding(decisive, scan)
     return (
         _from_first_death(scan, causes, own_job=own_job)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 from configs.records import Verdict
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.place import who_is_missing
 from tasks.diagnose.progress import SILENCE_S
+from tasks.diagnose.reports import loss_of
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.survival import NOTICES
 from tasks.diagnose.verdicts import make_verdict
@@ -33,8 +36,11 @@ def verdict_on_success(scan: Scan) -> Verdict | None:
     though processes may crash as they leave.
     """
     ended_well, completed = scan.progress.success(), scan.progress.completed
-    if completed is None and scan.progress.loss_spike() is not None:
+    spike = scan.progress.loss_spike()
+    if completed is None and spike is not None:
         return None  # What it has trained is of no use, though no program failed.
+    if spike is not None and not math.isfinite(loss_of(spike) or 0.0):
+        return verdict_on_spike(scan)  # The same, whatever the program says.
     if completed is None and any(f.method in NOTICES for f in scan.fatal("decisive")):
         return None  # It saved and left when it was told to.
     failed = scan.survival.failed_exit() is not None

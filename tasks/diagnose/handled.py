@@ -26,7 +26,9 @@ _RECORDS_LEVEL = r"\"(?:level|levelname|severity)\": ?\"(?:WARN(?:ING)?|INFO|DEB
 _HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_GLOG_LEVEL}|{_RECORDS_LEVEL}|{_WORDS}")
 _BEFORE = compile_pattern(rf"(?i){_WORDS}|optional")
 _ANNOUNCES = compile_pattern(r"(?i):\s*$|\braised\b|\bexception\b|traceback")
-_IGNORED = compile_pattern(r"^(?:Exception ignored in|Error in atexit)")
+_IGNORED = compile_pattern(
+    r"^(?:Exception ignored in|Error in (?:atexit|sitecustomize|usercustomize)|Error processing line \d+ of \S+\.pth)"
+)
 _HELPER_THREAD = compile_pattern(
     r"^Exception in thread (?:Queue(?:Feeder|Manager)Thread|ExecutorManagerThread|.*(?:_pin_memory_loop|_monitor|tqdm|"
     r"wandb|MsgRouterThr|NetStatThr|ChkStopThr|IntMsgThr))"

@@ -35,6 +35,8 @@ _NO_TABLE = compile_pattern(
     r"(?i)warn|error|peer|remote|connect|refused|closed|fail|time|unreachable|master|rdzv|endpoint|store"
 )
 """Lines that tell of others than their writer."""
+_MASTER = re.compile(r"(?i)\bmaster_(?:addr|port)[=:] ?\S+")
+"""A setting that all ranks have alike."""
 _NUMBERS = re.compile(
     r"(?<![A-Za-z])[0-9a-fA-F]{6,}(?![A-Za-z])|\b(?:\d[0-9a-fA-F]|[0-9a-fA-F]\d)\b|\d+"
 )
@@ -93,6 +95,7 @@ class HostTables:
         return label
 
     def _note(self, tables: dict[str, Table], key: str, text: str) -> None:
+        text = _MASTER.sub("", text)
         if self._entries >= _MAX_ENTRIES or _NO_TABLE.search(text):
             return
         if len(self._looked_at) < _MAX_ENTRIES:
@@ -177,6 +180,7 @@ def may_be_table(body: str) -> bool:
     """Whether the line may be one of a table of hosts."""
     if may_be_list(body):
         return True
+    body = _MASTER.sub("", body)
     if _NO_TABLE.search(body) or not host_tokens(body):
         return False
     return _RANK.search(body) is not None or address_in(body) is not None
@@ -184,7 +188,7 @@ def may_be_table(body: str) -> bool:
 
 def names_beside_rank(line: LogLine) -> bool:
     """Whether a line that a launcher has labelled with its rank has a word that may be its host."""
-    if line.rank is None or _NO_TABLE.search(line.text):
+    if line.rank is None or _NO_TABLE.search(_MASTER.sub("", line.text)):
         return False
     return bool(host_tokens(line.text))
 

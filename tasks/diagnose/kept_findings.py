@@ -14,7 +14,7 @@ from itertools import chain
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.survival import Stream, Survival
 
-_MAX_ALIKE = 8
+MAX_ALIKE = 8
 """Of one method: in a stream, and beyond the bound for all."""
 _MAX_IN_ALL = 32_768
 _SWEEP_EVERY = 4096
@@ -49,10 +49,10 @@ class KeptFindings:
             self.left_out += 1
             return
         alike = self._found.setdefault(stream, {}).setdefault(finding.method, [])
-        if len(alike) == _MAX_ALIKE and self.survival.survived(alike[0]):
+        if len(alike) == MAX_ALIKE and self.survival.survived(alike[0]):
             alike.pop(0)
             self._note(finding.method, -1)
-        if len(alike) < _MAX_ALIKE:
+        if len(alike) < MAX_ALIKE:
             alike.append(finding)
             self._note(finding.method, 1)
 
@@ -83,7 +83,7 @@ class KeptFindings:
 
     def _has_room(self, method: str) -> bool:
         """Whether one more fits. When all are many, of a kind that is rare, or after a clean-up."""
-        if self._count < self.max_in_all or self._by_method[method] < _MAX_ALIKE:
+        if self._count < self.max_in_all or self._by_method[method] < MAX_ALIKE:
             return True
         if self._refusals % _SWEEP_EVERY == 0:
             for stream in list(self._found):

@@ -51,6 +51,8 @@ def _name_of_node(finding: Finding, scan: Scan) -> str | None:
 def _sits_in_a_node(finding: Finding, scan: Scan) -> bool:
     if finding.failure_class == "DataloaderKilled" and finding.action == "fix_by_user":
         return False  # The container's shared memory is too small, on whatever node.
+    if finding.failure_class == "Hang" and finding.action == "restart_same_nodes":
+        return False  # Several hosts wait for what they share.
     local = CLASSES[finding.failure_class].node_local or finding.action == "restart_exclude_node"
     return local or names_a_peer(finding, scan)
 

@@ -66,6 +66,8 @@ def tells_port(line: LogLine) -> bool:
 def _told_in(line: LogLine) -> tuple[str, str, bool] | None:
     """Host, card, and whether it is up."""
     text, lower = line.text, line.text.lower()
+    if "NCCL" in text:
+        return None  # It tells the state of a connection.
     if not any(word in lower for word in _WORDS) or (match := _PORT.search(text)) is None:
         return None
     if (host := only_host_in(text)) is None:

@@ -13,10 +13,12 @@ _STEP = compile_pattern(
 _SLURM = "slurmstepd: "
 COULD_BE_STEP = ("step", "iter", "it=", "it:", "it =", "it :")
 _LOSS = compile_pattern(
-    r"(?i)(?:^|[\s{,|:'\"])(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|[/ ]train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
+    r"(?i)(?:^|[\s{,|:'\"])(?:reduced_)?(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|[/ ]train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
     r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
 )
 _OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _:]loss")
+_SUMMARY = "train_runtime"
+"""Of a Trainer that has ended: the mean of all losses, or of what was left of them."""
 _GRADIENT_LOST = compile_pattern(r"(?i)grad_?norm['\"]?\s*[:=]\s*'?(?:nan|inf)")
 
 
@@ -34,7 +36,7 @@ def step_in(body: str) -> int | None:
 def loss_of(line: LogLine) -> float | None:
     """The training loss that the line reports."""
     match = _LOSS.search(line.body)
-    if match is None or _OTHER_LOSS.search(line.body) is not None:
+    if match is None or _SUMMARY in line.body or _OTHER_LOSS.search(line.body) is not None:
         return None
     value = float(match["loss"])
     if value == 0.0 and _GRADIENT_LOST.search(line.body):

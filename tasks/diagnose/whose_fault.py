@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 
 from tasks.diagnose.findings import LINK, Finding, Role
+from tasks.diagnose.kept_findings import MAX_ALIKE
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.place import TIMEOUTS
 from tasks.diagnose.scan import Scan
@@ -17,6 +18,7 @@ _NO_DRIVER = "driver_library"
 _OF_THE_DRIVER = ("cuda_environment", "gpu_needs_reset")
 _CARD_FAILS = "nccl_connect_refused"
 _STORAGE = "storage_fault"
+_HUNG_TASK = "kernel_hung_task"
 _OF_A_SERVER = ("LustreError", "transport endpoint", "not responding", "stale file handle")
 _MANY_HOSTS = 3
 _STARTS = 3
@@ -36,7 +38,7 @@ _MIB_PER_GIB = 1024.0
 
 def with_whose_fault(finding: Finding, scan: Scan) -> Finding:
     """The finding, with the action and the node that follow."""
-    judges = (_of_memory, _of_driver, _of_network, _of_waiting, _of_storage, _of_gpu)
+    judges = (_of_memory, _of_driver, _of_network, _of_waiting, _of_storage, _of_gpu, _of_a_hang)
     judged = (judge(finding, scan) for judge in judges)
     return next((found for found in judged if found is not None), finding)
 
@@ -98,7 +100,8 @@ def _is_down_on_most_hosts(scan: Scan) -> bool:
     faults = [f for f in scan.findings if f.method == LINK and scan.survival.just_before_the_end(f)]
     hosts = {scan.topology.named_in(f.line.text) for f in faults} - {None}
     members = scan.topology.job_hosts or set(scan.topology.by_rank.values())
-    return len(hosts) >= _MANY_HOSTS and 2 * len(hosts) > len(members)
+    most = len(hosts) >= _MANY_HOSTS and 2 * len(hosts) > len(members)
+    return most or len(hosts) >= MAX_ALIKE  # More are not kept.
 
 
 def _fails_on_most_hosts_at_once(finding: Finding, scan: Scan) -> bool:
@@ -142,6 +145,16 @@ def _of_gpu(finding: Finding, scan: Scan) -> Finding | None:
     met = [f for f in scan.findings if f.method == finding.method and f.rank == finding.rank]
     starts = {(f.steps_before, f.reports_before) for f in met}
     return replace(finding, action="restart_exclude_node") if len(starts) >= _STARTS else None
+
+
+def _of_a_hang(finding: Finding, scan: Scan) -> Finding | None:
+    """A kernel whose process does not come back; where several tell so, it is something that they share."""
+    if finding.method != _HUNG_TASK:
+        return None
+    hosts = _hosts_that_say_it(finding.role, _HUNG_TASK, scan)
+    if len(hosts) == 1:
+        return replace(finding, node=hosts.pop(), action="restart_exclude_node")
+    return replace(finding, action="restart_same_nodes") if hosts else None
 
 
 def _hosts_that_say_it(

@@ -141,3 +141,22 @@ def test_cards_that_fail_on_all_hosts_before_the_first_step_are_set_up_wrongly(
     lines = [*places, *(fails.format(h) for h in range(hosts))]
     assert verdict_on(tmp_path, lines).action == action
     assert verdict_on(tmp_path, [*STEPS, *lines]).action == "restart_exclude_node"
+
+
+@pytest.mark.parametrize(
+    ("since", "waits", "name"),
+    [(0, 1, "S3StorageError"), (1, 1, "NCCLTimeoutError"), (0, 9, "NCCLTimeoutError")],
+)
+def test_what_no_step_came_after_was_not_got_over(
+    tmp_path: Path, since: int, waits: int, name: str
+) -> None:
+    lines = [
+        "[rank9]: Traceback (most recent call last):",
+        '[rank9]:   File "/opt/save.py", line 231, in save',
+        "[rank9]: botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the PutObject operation",
+        "[rank9]: WARNING save failed, continuing",
+        *STEPS[-1:] * since,
+        f"[rank{waits}]:[E9 02:03:02.8 ProcessGroupNCCL.cpp:616] [Rank {waits}] Watchdog caught collective operation "
+        "timeout: WorkNCCL(SeqNum=4021, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800037 milliseconds",
+    ]
+    assert verdict_on(tmp_path, [*STEPS, *lines]).failure_class == name

@@ -310,3 +310,11 @@ def test_an_optional_module_and_a_note_on_an_earlier_launch_are_no_causes(tmp_pa
         "# last good launch: error: unrecognized arguments: --fp8-margin  (removed)\n" + error
     )
     assert diagnose_files([log]).root_cause_line == 3
+
+
+def test_what_python_meets_before_the_program_begins_is_ignored(tmp_path: Path) -> None:
+    site = ["Error in sitecustomize; set PYTHONVERBOSE for traceback:"]
+    site += ["ModuleNotFoundError: No module named 'site_hooks'"]
+    hydra = ["Could not override 'model.warmup_step'.", "Key 'warmup_step' is not in struct"]
+    assert verdict_on(tmp_path, [*site, *hydra]).failure_class == "ArgumentError"
+    assert verdict_on(tmp_path, [site[1], *hydra]).failure_class == "ImportError"

@@ -12,6 +12,7 @@ from tasks.diagnose.diagnose import diagnose_files
 from tasks.diagnose.host_names import may_name_host
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.pods import Pods
+from tasks.diagnose.reports import loss_of
 
 REAL = "ModuleNotFoundError: No module named 'flash_attn'"
 
@@ -105,3 +106,22 @@ def test_a_description_ends_with_its_file() -> None:
     assert pods.described == "gn-17"
     pods.feed("RuntimeError: CUDA error", "b.log")
     assert pods.described is None
+
+
+@pytest.mark.parametrize(("loss", "name"), [("nan", "LossSpike"), ("1.5", "NoFailure")])
+def test_a_job_that_ends_well_without_a_loss_has_learnt_nothing(
+    tmp_path: Path, loss: str, name: str
+) -> None:
+    path = tmp_path / "job.log"
+    losses = [*["1.6"] * 30, *[loss] * 30]
+    steps = [f"{{'loss': {value}, 'learning_rate': 6e-06, 'epoch': 2.0}}" for value in losses]
+    end = "{'train_runtime': 5512.1, 'train_loss': 0.0, 'epoch': 3.0}"
+    path.write_text("\n".join([*steps, end, "[done] exit code 0"]) + "\n")
+    verdict = diagnose_files([path])
+    assert verdict.failure_class == name
+    assert verdict.root_cause_line == (31 if loss == "nan" else None)
+
+
+def test_nemos_name_of_the_loss_is_read() -> None:
+    body = "Training epoch 0, iteration 9/99 | global_step: 9 | reduced_train_loss: 1.88"
+    assert loss_of(LogLine("job.log", 1, None, body, body)) == 1.88

@@ -219,3 +219,46 @@ def test_a_port_that_one_host_alone_has_down_explains_a_job_that_never_began(
     assert verdict.failure_class == ("NetworkError" if node else "NCCLTimeoutError")
     trained = verdict_on_text(tmp_path, checks + STEPS + TIMEOUT.format(3) + TIMEOUT.format(1))
     assert trained.failure_class == "NCCLTimeoutError"
+
+
+def test_the_state_of_a_connection_is_none_of_a_port(tmp_path: Path) -> None:
+    checks = "".join(
+        f"g{host}: mlx5_5 port 1 state: {'1: DOWN' if host == 3 else '4: ACTIVE'}\n"
+        for host in range(1, 5)
+    )
+    fails = "".join(
+        f"g{host}:7:8 [5] NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_5:1, "
+        "curr state INIT, next state RTR\n"
+        for host in (4, 2, 1)
+    )
+    verdict = verdict_on_text(tmp_path, checks + fails)
+    assert (verdict.faulty_node, verdict.action) == ("g3", "restart_exclude_node")
+
+
+def test_links_of_more_hosts_than_are_kept_are_no_hosts_fault(tmp_path: Path) -> None:
+    hosts = [f"gn{at:02}" for at in range(32)]
+    links = "".join(f"{host} kernel: mlx5_core 0000:1b:00.0 ib0: Link down\n" for host in hosts)
+    verdict = verdict_on_text(tmp_path, f"NODELIST={' '.join(hosts)}\n{STEPS}{links}")
+    assert (verdict.faulty_node, verdict.action) == (None, "restart_same_nodes")
+
+
+@pytest.mark.parametrize(
+    ("hosts", "node", "action"),
+    [(("gn02",), "gn02", "restart_exclude_node"), (("gn02", "gn03"), None, "restart_same_nodes")],
+)
+def test_a_process_that_hangs_in_the_kernel_of_one_host_is_that_hosts(
+    tmp_path: Path, hosts: tuple[str, ...], node: str | None, action: str
+) -> None:
+    kernel = "{} kernel: INFO: task python3:243998 blocked for more than 122 seconds.\n"
+    text = "NODELIST=gn01 gn02 gn03\n" + STEPS + "".join(map(kernel.format, hosts))
+    verdict = verdict_on_text(tmp_path, text)
+    assert (verdict.failure_class, verdict.faulty_node, verdict.action) == ("Hang", node, action)
+
+
+def test_torchs_report_of_a_desync_needs_no_dash(tmp_path: Path) -> None:
+    places = "".join(f"[launch] rank {r} -> host tc{1 + r // 2} local {r % 2}\n" for r in range(6))
+    report = (
+        "\t   [{}] finished collective #5124, but didn't join collective #5125 (count from 1)\n"
+    )
+    verdict = verdict_on_text(tmp_path, places + STEPS + TIMEOUT.format(0) + report.format(3))
+    assert (verdict.faulty_rank, verdict.faulty_node) == (3, "tc2")
