@@ -125,9 +125,11 @@ def host_of(death: RankFailure) -> str | None:
 
 
 def _last_word(death: RankFailure, scan: Scan) -> LogLine:
-    """A line that speaks of an error and may be the rank's own; else torchrun's."""
-    word = scan.suspicious
-    return word if word is not None and word.rank in (None, death.rank) else death.line
+    """A line that speaks of an error, or of leaving, and may be the rank's own; else torchrun's."""
+    steps = scan.progress.steps_in[death.line.file]
+    words = (scan.suspicious, scan.watchers.parting.before(death.line, steps))
+    own = (word for word in words if word is not None and word.rank in (None, death.rank))
+    return next(own, death.line)
 
 
 def verdict_on_job_signal(record: AttemptRecord) -> Verdict | None:

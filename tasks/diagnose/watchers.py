@@ -12,6 +12,7 @@ from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
 from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.moved_counters import MovedCounters, tells_counters
+from tasks.diagnose.parting_words import PartingWords, says_that_it_leaves
 from tasks.diagnose.port_checks import PortChecks, tells_port
 from tasks.diagnose.preparation import Preparation, tells_preparation
 from tasks.diagnose.ras_reports import RasReports
@@ -33,6 +34,7 @@ class Watchers:
     drivers: DriverVersions = field(default_factory=DriverVersions)
     preparation: Preparation = field(default_factory=Preparation)
     ports: PortChecks = field(default_factory=PortChecks)
+    parting: PartingWords = field(default_factory=PartingWords)
 
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -47,6 +49,7 @@ class Watchers:
         self.drivers.feed(line)
         self.preparation.feed(line, steps)
         self.ports.feed(line, steps)
+        self.parting.feed(line, steps)
 
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
@@ -60,6 +63,7 @@ class Watchers:
         self.drivers.merge(other.drivers)
         self.preparation.merge(other.preparation)
         self.ports.merge(other.ports)
+        self.parting.merge(other.parting)
 
 
 def may_tell_watchers(line: LogLine) -> bool:
@@ -76,6 +80,7 @@ def may_tell_watchers(line: LogLine) -> bool:
         or tells_preparation(body)
         or tells_driver(line)
         or tells_port(line)
+        or says_that_it_leaves(body)
         or "ray::" in body
         or tells_trouble(line)
         or is_roll_call(line)

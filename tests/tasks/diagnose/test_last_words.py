@@ -96,3 +96,20 @@ def test_a_root_line_that_is_cut_is_marked(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(found, Diagnosis)
     assert found.shown_root == found.root_cause_text + "…"
     assert len(found.root_cause_text) == MAX_TEXT_CHARS
+
+
+@pytest.mark.parametrize(
+    ("said", "later", "root"),
+    [
+        ("[main] data layer returned status 75 (temporary), EXITING on all ranks", "", 300),
+        ("[client] no lease after 12 tries, leaving", "", 300),
+        ("[eval] leaving evaluation", "step 300 loss: 2.1\n", 302),
+        ("[main] all ranks are ready", "", 301),
+    ],
+)
+def test_a_rank_that_ends_itself_has_said_that_it_leaves(
+    tmp_path: Path, said: str, later: str, root: int
+) -> None:
+    seen = "E1014 23:12:02.2 22 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 75) local_rank: 0 (pid: 9)"
+    verdict = diagnose_files([_log(tmp_path, f"{said}\n{later}{seen} of binary: python\n")])
+    assert (verdict.failure_class, verdict.root_cause_line) == ("Unknown", root)
