@@ -33,13 +33,16 @@ from tasks.diagnose.topology import may_tell_hosts
 from tasks.diagnose.watchers import may_tell_watchers
 
 _CACHE_BYTES = 32 << 20
-_DULL, _STEP, _ALONE, _BEGINS, _PLACE, _ONCE, _GREETING = range(7)
+_DULL, _STEP, _ALONE, _BEGINS, _PLACE, _ONCE, _GREETING, _NCCL = range(8)
 """Of a shape: nothing, a step's report, a line of its own, one that others follow, one about hosts; one
 that speaks of a failure in words that no rule knows: its first line is looked at; one that may tell where
-the rank is that writes it: those of the first block that has some are."""
+the rank is that writes it: the first of each shape in a file is; NCCL's own of that: they are about hosts
+where many write a file, and a greeting where one does."""
 _NEW = 255
 _MATTERS = re.compile(rb"[\x02-\x05]")
 _MATTERS_ALWAYS = re.compile(rb"\x04")
+_NCCL_OF_MANY = bytes(_PLACE if kind == _NCCL else kind for kind in range(256))
+_NCCL_OF_ONE = bytes(_GREETING if kind == _NCCL else kind for kind in range(256))
 _NO_GREETINGS = bytes(_DULL if kind == _GREETING else kind for kind in range(256))
 _BEFORE = 2
 _REPORTS_BETWEEN = 8
@@ -99,7 +102,7 @@ class FastScan:
         self._left = min(limits.greetings, self._left_in_all)
         waiting: deque[tuple[Pieces, bytes]] = deque()
         for block in blocks:
-            waiting.append((Pieces(block), self._kinds_of(block)))
+            waiting.append((Pieces(block), self._kinds_of(block, many)))
             outlived = _holds([kinds for _, kinds in waiting][1:], held, steps)
             while outlived or len(waiting) > limits.waiting_blocks:
                 pieces, kinds = waiting.popleft()
@@ -116,7 +119,7 @@ class FastScan:
             feed.lines(pieces, kinds, cut, len(kinds), survived=False)
             left -= len(kinds)
 
-    def _kinds_of(self, block: Block) -> bytes:
+    def _kinds_of(self, block: Block, many: bool) -> bytes:
         keys = shapes(block.data)
         kinds = [self.kinds.get(key, _NEW) for key in keys]
         if _NEW in kinds:
@@ -129,6 +132,8 @@ class FastScan:
                     kind = _ALONE if kind == _ONCE else kind
                 kinds[at] = kind
         found = bytes(kinds)
+        if _NCCL in found:
+            found = found.translate(_NCCL_OF_MANY if many else _NCCL_OF_ONE)
         return self._with_first_greetings(keys, found) if _GREETING in found else found
 
     def _with_first_greetings(self, keys: list[bytes], kinds: bytes) -> bytes:
@@ -157,8 +162,10 @@ class FastScan:
         if is_step(body) and not matched:
             return _STEP
         # Of links that went down it matters even when training went on for a while.
-        if may_tell_hosts(body) or (finding is not None and finding.method == LINK):
+        if finding is not None and finding.method == LINK:
             return _PLACE
+        if may_tell_hosts(body):
+            return _NCCL if "NCCL INFO" in body and not matched else _PLACE
         if may_tell_watchers(line):
             return _BEGINS if matched else _PLACE
         if matched:

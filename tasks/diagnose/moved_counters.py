@@ -72,8 +72,8 @@ class MovedCounters:
         elif (host := _head_of(text)) is not None:
             place.host, place.device = host, ""
             self._note_listing(host)
-        elif place.host is not None and (found := _DEVICE.match(text)) is not None:
-            place.device = found[0].strip()
+        elif place.host is not None and (device := _device_in(text)) is not None:
+            place.device = device
 
     def _note_fields(self, text: str, fields: list[tuple[str, str]]) -> None:
         """Of a line that has a host and all its counters."""
@@ -127,13 +127,20 @@ def _fields_in(text: str) -> list[tuple[str, str]]:
     return _FIELDS.findall(text)
 
 
+def _device_in(text: str) -> str | None:
+    """The device that a line begins with. A host may be called gpu-07, as NCCL's lines begin."""
+    if "NCCL" in text or (found := _DEVICE.match(text)) is None:
+        return None
+    return str(found[0]).strip()
+
+
 def tells_counters(body: str) -> bool:
     """Whether the line may be of a listing of counters."""
     if len(_fields_in(body)) > 1:
         return True
     return (
         _COUNT.match(body) is not None
-        or _DEVICE.match(body) is not None
+        or _device_in(body) is not None
         or _head_of(body) is not None
     )
 

@@ -111,3 +111,25 @@ def test_greetings_are_looked_at_in_bounded_number(tmp_path: Path) -> None:
         counts.append(scan.order - before)
     head = limits.head_lines  # looked at whatever they are
     assert [count - counts[-1] for count in counts] == [50 - head, 20 - head, 0]
+
+
+_NCCL_START = (
+    "gpu-{host:02d}:71{rank}:71{rank} [0] NCCL INFO comm 0x7f{rank:02d} rank {rank} nranks 16 cudaDev 0 - Init COMPLETE\n"
+    + "gpu-{host:02d}:71{rank}:71{rank} [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/IPC\n"
+    * 50
+)
+
+
+def test_of_nccls_own_lines_a_rank_alone_needs_one_of_each_wording(tmp_path: Path) -> None:
+    told = BOOT + _NCCL_START.format(rank=9, host=2)
+    scan, by_line = scans(tmp_path / "rank_9.log", told + steps("", 200, 1) + "done\n" * 50)
+    assert scan.topology.by_rank == by_line.topology.by_rank == {9: "gpu-02"}
+    others = scan.order - scan.progress.steps_seen
+    assert others < 80, "a hundred when every line about a channel is looked at"
+
+
+def test_of_nccls_own_lines_many_ranks_need_each(tmp_path: Path) -> None:
+    told = "".join(_NCCL_START.format(rank=rank, host=rank // 4) for rank in range(16))
+    scan, by_line = scans(tmp_path / "job.log", BOOT + told + steps() + "done\n" * 50)
+    assert scan.topology.by_rank == by_line.topology.by_rank
+    assert scan.topology.by_rank == {rank: f"gpu-{rank // 4:02d}" for rank in range(16)}
