@@ -130,7 +130,7 @@ def stuck_ranks(scan: Scan) -> set[int]:
     if reported:
         absent = scan.collectives.absent(known, own)
         return absent if len(absent) == 1 or one_host(scan, absent) else set()
-    return scan.progress.laggards()
+    return scan.progress.by_rank.laggards()
 
 
 def who_is_missing(scan: Scan) -> tuple[set[int], str | None]:

@@ -15,8 +15,9 @@ from statistics import median
 
 from tasks.diagnose.blocks import without_middle
 from tasks.diagnose.captures import capture_in, is_of_a_look, looked_at
-from tasks.diagnose.logs import LogLine, make_line, writer_of
+from tasks.diagnose.logs import LogLine, make_line
 from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.rank_steps import StepsByRank
 from tasks.diagnose.reports import COULD_BE_STEP, loss_of, step_in
 from tasks.diagnose.sources import Source
 from tasks.diagnose.times import time_of
@@ -49,11 +50,7 @@ _MAX_LOSSES = 8192
 _SUMMARY = "wandb:"
 """It repeats the last numbers when the process ends."""
 _MIN_REPORTERS = 3
-_REGULAR_REPORTS = 3
-_REPORTS_BEHIND = 5
-"""A rank that is further behind and has seldom reported speaks only now and then."""
 _MIN_HISTORY = 16
-_MAX_NUMBERS = 4096
 _MIN_SPIKE = 5
 _SPIKE_RATIO = 1.5
 _USUAL_REPORTS = 64
@@ -69,12 +66,7 @@ class Progress:
     )
     tails: dict[str, deque[LogLine]] = field(default_factory=dict)
     _loss_stream: tuple[str, int | None] | None = None
-    last_step: dict[int, int] = field(default_factory=dict)
-    """By rank."""
-    step_numbers: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_NUMBERS))
-    """The last that ranks have reported."""
-    step_reports: Counter[int] = field(default_factory=Counter)
-    """By rank: how often it has reported a step."""
+    by_rank: StepsByRank = field(default_factory=StepsByRank)
     _steps: deque[LogLine] = field(default_factory=lambda: deque(maxlen=_MIN_HISTORY))
     reports: int = 0
     """Losses that the first rank to report one has reported."""
@@ -103,7 +95,7 @@ class Progress:
             return None
         number = step_in(body) if any(word in lower for word in COULD_BE_STEP) else None
         if number is not None:
-            self._note_rank(line, number)
+            self.by_rank.feed(line, number)
         if "loss" in lower and (loss := loss_of(line)) is not None:
             self._note_loss(line, loss)
             number = -1 if number is None else number
@@ -116,13 +108,7 @@ class Progress:
     def note_report(self, line: LogLine) -> None:
         """The rank and step of a report, which is counted elsewhere."""
         if (step := step_in(line.body)) is not None:
-            self._note_rank(line, step)
-
-    def _note_rank(self, line: LogLine, step: int) -> None:
-        if (rank := writer_of(line)) is not None:
-            self.last_step[rank] = step
-            self.step_reports[rank] += 1
-            self.step_numbers.append(step)
+            self.by_rank.feed(line, step)
 
     def _go_on(self, steps: int) -> None:
         self.steps_seen += steps
@@ -146,13 +132,11 @@ class Progress:
         self.steps_in.update(other.steps_in)
         self._steps.extend(other._steps)
         self.tails.update(other.tails)
-        self.last_step.update(other.last_step)
-        self.step_reports.update(other.step_reports)
-        self.step_numbers.extend(other.step_numbers)
+        self.by_rank.merge(other.by_rank)
 
     def skip(self, count: int, last: LogLine) -> None:
         """Reports of steps that were not looked at; the last of them is."""
-        ranks = max(1, len(self.last_step))
+        ranks = max(1, len(self.by_rank.last))
         self.feed(last)
         self.lines_seen += count - 1
         self.steps_in[last.file] += count - 1
@@ -190,25 +174,6 @@ class Progress:
         line = entry[0] if len(entry) == 2 else make_line(*entry)
         seen = None if line is None else time_of(line.text)
         return None if line is None or seen is None else (line.file, seen)
-
-    def laggards(self) -> set[int]:
-        """The ranks whose last reported step is before that of the others, when they are few."""
-        if len(self.last_step) < _MIN_REPORTERS:
-            return set()
-        last = max(self.last_step.values())
-        near = last - _REPORTS_BEHIND * self._steps_of_a_report()
-        told = {
-            rank: step
-            for rank, step in self.last_step.items()
-            if step >= near or self.step_reports[rank] >= _REGULAR_REPORTS
-        }
-        behind = {rank for rank, step in told.items() if step < last}
-        return behind if 2 * len(behind) < len(told) else set()
-
-    def _steps_of_a_report(self) -> int:
-        """Steps between two reports, by the last of them."""
-        numbers = sorted(set(self.step_numbers))
-        return min((after - before for before, after in pairwise(numbers)), default=0)
 
     def success(self) -> LogLine | None:
         """The line that says that the job ended well, near the end of a log."""

@@ -114,12 +114,21 @@ def _fails_on_most_hosts_at_once(finding: Finding, scan: Scan) -> bool:
 
 
 def _peers_differ(finding: Finding, scan: Scan) -> bool:
-    """Whether no peer is named by more than another: each only tells who is next to it."""
+    """Whether no peer is named by more than another, or no one of many by most: each tells who is next to it."""
     alike = [f for f in scan.fatal("effect") if f.failure_class == finding.failure_class]
-    told = {(f.node, scan.topology.named_in(f.line.text) or f.rank) for f in alike if f.node}
+    told = {(f.node, _who_names(f.node, f, scan)) for f in alike if f.node}
     by_whom = {(node, writer) for node, writer in told if writer is not None}
-    named = Counter(node for node, _ in by_whom or told).most_common(2)
-    return len(named) > 1 and named[0][1] == named[1][1]
+    named = Counter(node for node, _ in by_whom or told)
+    votes = sorted(named.values(), reverse=True)
+    if len(votes) >= _MANY_HOSTS and 2 * votes[0] < sum(votes):
+        return True
+    return len(votes) > 1 and votes[0] == votes[1]
+
+
+def _who_names(peer: str, finding: Finding, scan: Scan) -> str | int | None:
+    """Host or rank that writes a line about a peer, whose own name stands in it."""
+    before, _, _ = finding.line.text.rpartition(peer)
+    return scan.topology.named_in(before or finding.line.text) or finding.rank
 
 
 def _of_waiting(finding: Finding, scan: Scan) -> Finding | None:

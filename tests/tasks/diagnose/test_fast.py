@@ -64,7 +64,9 @@ def test_ranks_that_report_in_words_of_their_own_are_known(tmp_path: Path) -> No
         f"step {step} rank={rank} loss 1.0\n" for step in range(1, 20) for rank in range(64)
     )
     fast, by_line = scans(tmp_path / "job.log", reports + "waiting\n" * 100)
-    assert fast.progress.last_step == by_line.progress.last_step == dict.fromkeys(range(64), 19)
+    assert (
+        fast.progress.by_rank.last == by_line.progress.by_rank.last == dict.fromkeys(range(64), 19)
+    )
 
 
 @pytest.mark.parametrize(

@@ -198,3 +198,25 @@ def test_the_node_is_told_above_the_lines_or_beside_them(
     path = tmp_path / "job.log"
     path.write_text(text)
     assert diagnose_files([path]).faulty_node == node
+
+
+@pytest.mark.parametrize(
+    ("named", "node", "action"),
+    [
+        (["gn02", "gn03", "gn04", "gn01", "gn03"], None, "restart_same_nodes"),
+        (["gn03", "gn03", "gn02", "gn03", "gn04"], "gn03", "restart_exclude_node"),
+        (["gn03", "gn03"], "gn03", "restart_exclude_node"),
+    ],
+)
+def test_peers_that_blame_each_other_in_a_ring_tell_no_node(
+    tmp_path: Path, named: list[str], node: str | None, action: str
+) -> None:
+    said = "[rank{}]: socketProgress: Connection closed by remote peer {}<50633>"
+    addresses = {name: f"10.1.0.{at}" for at, name in enumerate(HOSTS, 1)}
+    table = [f"{address} {name}" for name, address in addresses.items()]
+    closed = [said.format(9 * at, addresses[name]) for at, name in enumerate(named)]
+    log = tmp_path / "a.log"
+    log.write_text("\n".join([*table, NODES, *STEPS, LOST, *closed]))
+    verdict = diagnose_files([log])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NCCLRemoteError", node)
+    assert verdict.action == action
