@@ -139,9 +139,7 @@ def tells_counters(body: str) -> bool:
     if len(_fields_in(body)) > 1:
         return True
     return (
-        _COUNT.match(body) is not None
-        or _device_in(body) is not None
-        or _head_of(body) is not None
+        _COUNT.match(body) is not None or _device_in(body) is not None or _head_of(body) is not None
     )
 
 
