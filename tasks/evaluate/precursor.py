@@ -41,7 +41,8 @@ class _Leash:
         while os.read(sys.stdin.fileno(), 1):
             pass
         self.ended.set()
-        os.kill(os.getpid(), signal.SIGUSR1)
+        # To the main thread: the kernel may give a signal to the whole process to this one.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
 
     def _break_off(self, number: int, frame: FrameType | None) -> None:
         if not self._copied:

@@ -33,6 +33,8 @@ PLACES = ("memory", "disk")
 """In which the copy is tried, in this order."""
 _BLOCK_BYTES = 4 << 20
 _SPARE_BYTES = 64 << 20
+_LONGEST_SLEEP_S = 0.25
+"""A signal that another thread takes, or that comes just before a sleep, is answered only after it."""
 _TRIES = 2
 _MIB = 1 << 20
 
@@ -240,7 +242,8 @@ class _Pace:
         self._read_bytes += read_bytes
         if self._bytes_per_s:
             due = self._begun + self._read_bytes / self._bytes_per_s
-            time.sleep(max(0.0, due - time.monotonic()))
+            while (left_s := due - time.monotonic()) > 0:
+                time.sleep(min(left_s, _LONGEST_SLEEP_S))
 
 
 def _copy_file(source: Path, target: Path, pace: _Pace) -> str:

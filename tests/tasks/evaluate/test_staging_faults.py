@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -105,15 +106,36 @@ def test_a_precursor_that_is_stopped_in_mid_copy_leaves_nothing(model: Path, how
     pipe = subprocess.PIPE
     with subprocess.Popen(argv, cwd=REPOSITORY, stdin=pipe, stdout=pipe) as precursor:
         assert precursor.stdin is not None
-        while not (own_copies() / name / "config.json").is_file():
-            assert precursor.poll() is None
-            time.sleep(0.02)
-        if how == "SIGTERM":
-            precursor.send_signal(signal.SIGTERM)
-        else:
-            precursor.stdin.close()
-        assert precursor.wait(timeout=60) == (143 if how == "SIGTERM" else 0)
+        try:
+            while not (own_copies() / name / "config.json").is_file():
+                assert precursor.poll() is None
+                time.sleep(0.02)
+            if how == "SIGTERM":
+                precursor.send_signal(signal.SIGTERM)
+            else:
+                precursor.stdin.close()
+            assert precursor.wait(timeout=60) == (143 if how == "SIGTERM" else 0)
+        finally:
+            precursor.kill()
     assert list(own_copies().glob(f"{name}*")) == []
+
+
+def test_a_signal_that_another_thread_takes_does_not_wait_for_the_pace() -> None:
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(number)
+
+    def take() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGUSR2, leave)
+    begun, taker = time.monotonic(), threading.Timer(0.2, take)
+    taker.start()
+    try:
+        with pytest.raises(SystemExit):
+            staging._Pace(mib_per_s=1.0).after(120 << 20)  # due in two minutes
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert time.monotonic() - begun < 60
 
 
 def test_a_limit_of_the_control_group_counts_and_page_cache_does_not(tmp_path: Path) -> None:
