@@ -41,6 +41,7 @@ where many write a file, and a greeting where one does."""
 _NEW = 255
 _MATTERS = re.compile(rb"[\x02-\x05]")
 _MATTERS_ALWAYS = re.compile(rb"\x04")
+_GREETINGS = re.compile(rb"\x06")
 _NCCL_OF_MANY = bytes(_PLACE if kind == _NCCL else kind for kind in range(256))
 _NCCL_OF_ONE = bytes(_GREETING if kind == _NCCL else kind for kind in range(256))
 _NO_GREETINGS = bytes(_DULL if kind == _GREETING else kind for kind in range(256))
@@ -140,7 +141,7 @@ class FastScan:
         """Of greetings those that are looked at: of shapes that are new in the file, and not too many."""
         if self._left <= 0:
             return kinds.translate(_NO_GREETINGS)
-        all_at = [at for at, kind in enumerate(kinds) if kind == _GREETING]
+        all_at = [found.start() for found in _GREETINGS.finditer(kinds)]
         new_at = [at for at in all_at if keys[at] not in self._met][: self._left]
         self._left -= len(new_at)
         self._left_in_all -= len(new_at)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 _SEARCHED_CHARS = 160
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -22,6 +23,7 @@ _STAMPS = (
 )
 
 
+@lru_cache(maxsize=256)
 def time_of(text: str, year: int | None = None) -> float | None:
     """Seconds since the epoch of the first stamp in the text; UTC unless it names a zone.
 

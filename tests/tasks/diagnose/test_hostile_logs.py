@@ -122,7 +122,7 @@ def test_ranks_that_lines_feign_take_bounded_room(tmp_path: Path) -> None:
         scan.streams,
         scan.ranks,
         scan.crashes,
-        scan.progress.last_step,
+        scan.progress.by_rank.last,
         scan.topology.by_rank,
     )
     assert max(map(len, tracked)) <= 201
