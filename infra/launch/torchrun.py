@@ -34,12 +34,19 @@ def single_node_command(spec: JobSpec, job_dir: Path) -> tuple[str, ...]:
         f"--nproc-per-node={spec.processes_per_node}",
         "--max-restarts=0",
         f"--monitor-interval={MONITOR_INTERVAL_S}",
-        "--rdzv-backend=c10d",
-        f"--rdzv-endpoint={job_dir / 'rendezvous'}",
-        "--rdzv-conf=store_type=file",
-        "--rdzv-id=job",
-        f"--local-addr={LOOPBACK}",
+        *meet_in_file(job_dir / "rendezvous"),
         f"--log-dir={job_dir / 'torchrun'}",
         str(Path(leash.__file__).resolve()),
         *spec.argv,
+    )
+
+
+def meet_in_file(path: Path) -> tuple[str, ...]:
+    """torchrun's arguments by which ranks on one node meet without a port that is chosen beforehand."""
+    return (
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={path}",
+        "--rdzv-conf=store_type=file",
+        "--rdzv-id=job",
+        f"--local-addr={LOOPBACK}",
     )

@@ -14,7 +14,6 @@ _WORDS = (
     r"restarted|rebuilding|not (?:needed|required)|warn(?:ing)?[ _]and[ _]continu\w+|cache miss|using (?:the |a |an )?(?:\w+ )?(?:cached|stale) (?:version|copy|file|data\w*)|will (?:re)?try|retry loop|no action needed|non-critical|"
     r"thrown while requesting|does not fit, trying|continuing|recovered|attempt \d+ ?(?:/|of) ?\d+ failed, re|"
     r"retry in|probing with|(?:counted|scored|treated) as (?:a )?(?:failed|wrong|incorrect|miss\w*|0)|scored 0)\b|\w disabled\)|\(expected\)|\(non-?fatal\)\s*$|非致命|"
-    r""
     r"(?:->|=>|→|;) ?(?:now )?(?:using|writing|reading|saving|loading|trying|falling)\b)"
 )
 _LEVEL = r"^(?:[^\s:]*[\s:]+){0,5}\[?(?:WARN(?:ING)?|INFO|DEBUG)\b"

@@ -19,6 +19,7 @@ from configs.files import sha256_of_file
 from configs.records import SplitRecord
 from configs.rundir import AttemptDir, RunDir
 from configs.schema import RunConfig
+from infra.launch.torchrun import meet_in_file
 
 VOCAB_SIZE = 300
 END_OF_TEXT = 0
@@ -119,12 +120,10 @@ def make_config(overrides: Overrides) -> RunConfig:
 
 
 def torchrun(processes: int, rendezvous: Path) -> tuple[str, ...]:
-    """Python's arguments that start ranks, up to what they run. No port is chosen before it is used:
-    another test could take it."""
+    """Python's arguments that start ranks, up to what they run."""
     return (
         *("-m", "torch.distributed.run", "--nnodes=1", f"--nproc-per-node={processes}"),
-        *("--max-restarts=0", "--local-addr=127.0.0.1", "--rdzv-backend=c10d", "--rdzv-id=job"),
-        *(f"--rdzv-endpoint={rendezvous}", "--rdzv-conf=store_type=file"),
+        *("--max-restarts=0", *meet_in_file(rendezvous)),
     )
 
 
