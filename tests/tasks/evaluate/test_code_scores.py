@@ -20,8 +20,9 @@ from configs.rundir import EvaluationDir, RunDir
 from configs.schema import EvaluateConfig
 from tasks.evaluate import score_target
 from tasks.evaluate.plan import read_plan
+from tasks.evaluate.sandbox import Limits
 from tasks.evaluate.score import score
-from tasks.evaluate.score_code import packed, unpacked
+from tasks.evaluate.score_code import Confined, packed, unpacked
 
 TASK = """
 task: NAME
@@ -134,7 +135,7 @@ def test_each_answer_decides_on_its_own_score_only_and_a_bad_task_on_none(
     monkeypatch.setenv("HF_TOKEN", "hidden-1")
     monkeypatch.setenv("SECRET", "hidden-2")
     without(evaluation, "waiting")
-    configure(evaluation, code_timeout_s=1.0)
+    configure(evaluation, code_timeout_s=5.0)
     record = score(evaluation)
     found = {(row.task, row.metric): (row.value, row.samples) for row in record.scores}
     assert found == {
@@ -150,7 +151,7 @@ def test_without_a_sandbox_code_is_not_scored_unless_the_config_allows(
     evaluation: EvaluationDir, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     without(evaluation, "waiting", "bad")
-    configure(evaluation, code_timeout_s=1.0)
+    configure(evaluation, code_timeout_s=5.0)
     # As if the kernel granted no namespaces.
     patch = "from tasks.evaluate import sandbox_kernel\nsandbox_kernel.unshare = lambda: False\n"
     (tmp_path / "sitecustomize.py").write_text(patch)
@@ -194,6 +195,17 @@ def test_scores_of_an_earlier_plan_are_not_kept(evaluation: EvaluationDir) -> No
     with pytest.raises(EvaluationError, match="the plan was made anew"):
         score_target.score_target(evaluation, plan, "bad", planned_anew)
     assert not score_target.target_path(evaluation, plan, "bad").exists()
+
+
+@needs_namespaces
+def test_a_slow_task_is_given_time_to_score_an_empty_answer() -> None:
+    def slow_without_answer(document: object, results: list[str]) -> dict[str, float]:
+        time.sleep(1.5 if results == [""] else 60.0)
+        return {"passed": 0.0}
+
+    limits = Limits(memory_bytes=1 << 28, time_s=0.5)
+    scorer = Confined("slow", slow_without_answer, {"passed"}, limits, required=True)
+    assert scorer({}, ["passed = 1"]) == {"passed": 0.0}
 
 
 def test_metrics_come_out_as_they_were() -> None:
