@@ -76,12 +76,15 @@ class RollCall:
         if "ank" not in text and "RANK" not in text:
             return
         match = _PRESENT.search(text)
-        if match is None or (match["what"] or "").lower().startswith(NOT_OF_THE_JOB):
+        if match is None:
+            return
+        said = match.groupdict()
+        if (said["what"] or "").lower().startswith(NOT_OF_THE_JOB):
             return
         own = ("rank", "joined", "member", "process", "own")
         of_all = ("size", "joining", "world", "processes", "of")
-        rank = next(int(match[name]) for name in own if match[name])
-        size = next(int(match[name]) for name in of_all if match[name])
+        rank = next(int(told) for name in own if (told := said[name]))
+        size = next(int(told) for name in of_all if (told := said[name]))
         if rank < size <= MAX_RANKS and (not self.size or size == self.size):
             self.size = size
             self.present.add(rank)

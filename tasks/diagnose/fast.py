@@ -13,6 +13,7 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 
 from tasks.diagnose.accounting import may_be_row
 from tasks.diagnose.block_pieces import Pieces
@@ -122,7 +123,7 @@ class FastScan:
 
     def _kinds_of(self, block: Block, many: bool) -> bytes:
         keys = shapes(block.data)
-        kinds = [self.kinds.get(key, _NEW) for key in keys]
+        kinds = bytearray(map(self.kinds.get, keys, repeat(_NEW)))
         if _NEW in kinds:
             pieces = Pieces(block)
             for at in [at for at, kind in enumerate(kinds) if kind == _NEW]:

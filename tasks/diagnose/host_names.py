@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from tasks.diagnose.patterns import compile_pattern
 
@@ -98,6 +99,7 @@ def only_name_in(text: str) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
+@lru_cache(maxsize=4096)
 def may_name_host(name: str) -> bool:
     """Whether a word may be a host's name: with letters first and a digit, and of no other known kind."""
     short = name.partition(".")[0]

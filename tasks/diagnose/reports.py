@@ -30,7 +30,10 @@ def is_step(body: str) -> bool:
 def step_in(body: str) -> int | None:
     """The step that the line reports. Slurm calls a part of a job so too."""
     match = _STEP.search(body)
-    return int(match["step"]) if match is not None and _SLURM not in body else None
+    if match is None or _SLURM in body:
+        return None
+    (step,) = match.groups()
+    return int(step)
 
 
 def loss_of(line: LogLine) -> float | None:
@@ -38,7 +41,8 @@ def loss_of(line: LogLine) -> float | None:
     match = _LOSS.search(line.body)
     if match is None or _SUMMARY in line.body or _OTHER_LOSS.search(line.body) is not None:
         return None
-    value = float(match["loss"])
+    (loss,) = match.groups()
+    value = float(loss)
     if value == 0.0 and _GRADIENT_LOST.search(line.body):
         return math.nan  # some trainers show a loss that is not finite as 0
     return value

@@ -92,8 +92,13 @@ class Topology:
 
     def feed(self, line: LogLine) -> None:
         """Take note of what the line says about hosts."""
-        self.tables.feed(line)
         text = line.body
+        nccl = _NCCL.search(text) if "NCCL" in text else None
+        if nccl is None:
+            self.tables.feed(line)
+        else:
+            host, pid = nccl.groups()
+            self._note_nccl(host, int(pid), text, line.rank)
         self.pods.feed(text, line.file)
         if line.rank is not None and text is not line.text:
             self._note_task(line.text, line.rank)
@@ -101,8 +106,6 @@ class Topology:
                 self._note_label(line.text, line.rank)
         if "rank" in text:
             self._note_rank(text)
-        if "NCCL" in text and (match := _NCCL.search(text)):
-            self._note_nccl(match["host"], int(match["pid"]), text, line.rank)
         if len(self.by_address) < _MAX_PLACES and text.count(".") >= _DOTS_OF_AN_ADDRESS:
             self._note_addresses(text)
             self._note_pairs(text)
@@ -303,11 +306,15 @@ class Topology:
 def may_tell_hosts(body: str) -> bool:
     """Whether the line may say which host is where."""
     return (
-        may_be_table(body)
-        or tells_presence(body)
+        tells_presence(body)
         or may_place_pod(body)
         or any(p.search(body) for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, *_PAIRS))
         or list_in(body) is not None
         or _HOST_ADDRESS.search(body) is not None
-        or ("NCCL" in body and (_NCCL_RANK.search(body) is not None or "Bootstrap" in body))
+        or (_says_nccl(body) if "NCCL" in body and _NCCL.search(body) else may_be_table(body))
     )
+
+
+def _says_nccl(body: str) -> bool:
+    """Whether a line of NCCL's says more than its writer's host and process."""
+    return _NCCL_RANK.search(body) is not None or "Bootstrap" in body
