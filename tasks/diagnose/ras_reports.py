@@ -17,6 +17,8 @@ _RANK = compile_pattern(
     r"^\s*Rank (?P<rank>\d{1,6}) -- GPU \d+ managed by process \d+ on node (?P<node>[\w.:-]*\w)"
 )
 _PROCESS = compile_pattern(r"^\s*Process \d+ on node (?P<node>[\w.:-]*\w) managing GPUs? [\d, ]+")
+_BEHIND, _MISSING = "managed by process", "managing GPU"
+_COUNTED = "launched up to operation"
 _MAX_NAMED = 64
 
 
@@ -41,12 +43,12 @@ class RasReports:
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
         text = line.body
-        if "launched up to" in text and (match := _COUNT.match(text)) is not None:
+        if _COUNTED in text and (match := _COUNT.match(text)) is not None:
             self._note_count(int(match["number"]))
-        elif "managed by process" in text and (match := _RANK.match(text)) is not None:
+        elif _BEHIND in text and (match := _RANK.match(text)) is not None:
             self._note_rank(int(match["rank"]), match["node"], line)
             self.steps = steps
-        elif "managing GPU" in text and (match := _PROCESS.match(text)) is not None:
+        elif _MISSING in text and (match := _PROCESS.match(text)) is not None:
             self.line, self.steps = self.line or line, steps
             if self._room():
                 self.missing_nodes.add(match["node"])
@@ -80,3 +82,8 @@ class RasReports:
         """The node that all who are behind or missing are on."""
         nodes = set(self.nodes.values()) or self.missing_nodes
         return next(iter(nodes)) if len(nodes) == 1 else None
+
+
+def tells_of_ranks_behind(body: str) -> bool:
+    """Whether the line may be one of such a report."""
+    return _COUNTED in body or _BEHIND in body or _MISSING in body

@@ -23,7 +23,7 @@ class RayTasks:
 
     def feed(self, line: LogLine) -> None:
         """Take note of one line."""
-        if "ray::" in line.text and (match := _TASK.search(line.text)) is not None:
+        if names_ray_task(line.text) and (match := _TASK.search(line.text)) is not None:
             self._last[line.file] = (line.number, match["address"])
 
     def address_of(self, line: LogLine) -> str | None:
@@ -32,3 +32,8 @@ class RayTasks:
             return str(match["address"])
         number, address = self._last.pop(line.file, (0, ""))
         return address if address and line.number - number <= _LINES_OF_A_TRACEBACK else None
+
+
+def names_ray_task(text: str) -> bool:
+    """Whether a line may name a task and where it ran."""
+    return "ray::" in text

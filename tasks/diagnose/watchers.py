@@ -15,8 +15,8 @@ from tasks.diagnose.moved_counters import MovedCounters, tells_counters
 from tasks.diagnose.parting_words import PartingWords, says_that_it_leaves
 from tasks.diagnose.port_checks import PortChecks, tells_port
 from tasks.diagnose.preparation import Preparation, tells_preparation
-from tasks.diagnose.ras_reports import RasReports
-from tasks.diagnose.ray_tasks import RayTasks
+from tasks.diagnose.ras_reports import RasReports, tells_of_ranks_behind
+from tasks.diagnose.ray_tasks import RayTasks, names_ray_task
 
 
 @dataclass
@@ -71,9 +71,7 @@ def may_tell_watchers(line: LogLine) -> bool:
     body = line.body
     return (
         tells_stack(body)
-        or "launched up to operation" in body
-        or "managed by process" in body
-        or "managing GPU" in body
+        or tells_of_ranks_behind(body)
         or tells_counters(body)
         or tells_of_gpu_process(body)
         or tells_of_host_memory(body)
@@ -81,7 +79,7 @@ def may_tell_watchers(line: LogLine) -> bool:
         or tells_driver(line)
         or tells_port(line)
         or says_that_it_leaves(body)
-        or "ray::" in body
+        or names_ray_task(body)
         or tells_trouble(line)
         or is_roll_call(line)
     )
