@@ -30,6 +30,8 @@ _FAILED = compile_pattern(
     r"(?i)state[=: ]+(?:FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEM|PREEMPTED)|exit=[1-9]|"
     r"(?:exit|return)(?:s|ed)?(?: with)?(?: (?:return|exit))?[ _]?(?:code|status):? ?(?:= ?)?-?[1-9]"
 )
+_OF_AN_OUTCOME = ("exit", "code", "state", "status", "succeeded", "rc=")
+"""In lower case: a line with none of them tells of neither."""
 _COMPLETED = compile_pattern(
     r"(?i)\btraining (?:is |has |was )?(?:complete[d]?|finished|done|ended)\b|"
     r"\b(?:finished|completed|done) training\b|train_runtime|"
@@ -177,7 +179,8 @@ class Progress:
 
     def success(self) -> LogLine | None:
         """The line that says that the job ended well, near the end of a log."""
-        lines = [line for tail in self.tails.values() for line in tail]
+        tails = (line for tail in self.tails.values() for line in tail)
+        lines = [line for line in tails if _may_tell_outcome(line.text.lower())]
         if any(_FAILED.search(line.text) for line in lines):
             return None
         return next((line for line in reversed(lines) if _SUCCEEDED.search(line.text)), None)
@@ -276,6 +279,10 @@ def is_ending(body: str) -> bool:
     return any(p.search(body) for p in (_SUCCEEDED, _FAILED, _COMPLETED)) or (
         capture_in(body) is not None or is_of_a_look(body)
     )
+
+
+def _may_tell_outcome(lower: str) -> bool:
+    return any(word in lower for word in _OF_AN_OUTCOME)
 
 
 def _lowest_from(values: Sequence[float]) -> list[float]:
