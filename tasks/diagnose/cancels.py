@@ -29,6 +29,8 @@ def ended_by_the_books(scan: Scan) -> Finding | None:
     ending = scan.accounting.ending()
     if ending is None or ending.failure_class != "SlurmCancelled":
         return ending
+    if (cancel := _cancel_on_the_books(scan, scan.fatal("effect"))) is not None:
+        return cancel
     comes_of_it = (*CANCELLED, *_ALSO_OF_A_CANCEL, *OF_A_LOST_PEER)
     effects = scan.fatal("effect")
     if not all(f.method in comes_of_it for f in effects):
@@ -40,6 +42,8 @@ def without_what_came_after_a_cancel(causes: list[Finding], scan: Scan) -> list[
     """The causes, unless the whole job had been cancelled before anything else went wrong."""
     effects = [f for f in scan.findings if f.role == "effect" and not scan.survived(f)]
     first = min((*effects, *causes), key=lambda f: f.order, default=None)
+    if _cancel_on_the_books(scan, [*effects, *causes]) is not None:
+        return []
     if first is None or first.method != "slurm_cancelled":
         return causes
     cancel = next((f for f in effects if _OF_THE_JOB in f.line.text), None)
@@ -48,6 +52,21 @@ def without_what_came_after_a_cancel(causes: list[Finding], scan: Scan) -> list[
     if cancel is None or not before:
         return causes
     return [f for f in causes if f.line.file != cancel.line.file]
+
+
+def _cancel_on_the_books(scan: Scan, found: list[Finding]) -> Finding | None:
+    """The job's or step's cancel, if accounting has it so and Slurm's word of it stands before all else in the log."""
+    ending = scan.accounting.ending()
+    if ending is None or ending.failure_class != "SlurmCancelled":
+        return None
+    in_order = sorted(found, key=lambda f: f.order)
+    cancels = [f for f in in_order if f.method == "slurm_cancelled"]
+    first = cancels[0] if cancels else None
+    if first is None or any(f.line.file != first.line.file for f in in_order):
+        return None
+    begun = next((f for f in in_order if f.method in CANCELLED), first)
+    is_first = in_order[0] is begun and not _of_a_failed_task(first, scan)
+    return first if is_first else None
 
 
 def _of_a_failed_task(finding: Finding, scan: Scan) -> bool:

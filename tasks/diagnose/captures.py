@@ -10,7 +10,7 @@ from tasks.diagnose.times import time_of
 
 _RUNNING = compile_pattern(
     r"(?i:state[=: ]+(?:RUNNING|R)\b)|\bRUNNING\b|\d (?:R|RUNNING) +\d[\d:-]*:\d\d\b|"
-    r"(?i:\b(?:captured|collected|snapshot|taken)\b.*\b(?:phase|status)[=: ]+(?:RUNNING|R)\b)"
+    r"(?i:\b(?:captured?|collected|snapshot|taken)\b.*\b(?:phase|status)[=: ]+(?:RUNNING|R)\b)"
 )
 """As Slurm, Kubernetes and those who ask them write it; squeue's line has the time used behind it."""
 _LAST = compile_pattern(

@@ -120,9 +120,19 @@ def amended(finding: Finding, scan: Scan) -> Finding:
         return replace(finding, failure_class="CUDAError", action="restart_exclude_node")
     if finding.method == "exception" and finding.failure_class == "RuntimeError":
         return _led_to_by(finding, scan) or finding
+    if finding.failure_class == "LossSpike":
+        return _of_the_first_bad_loss(finding, scan)
     if finding.method in MEMORY_KILLS:
         finding = _of_the_worker_that_was_killed(finding, scan)
     return with_whose_fault(finding, scan)
+
+
+def _of_the_first_bad_loss(finding: Finding, scan: Scan) -> Finding:
+    """Where the loss was lost, of a program that gives up on that some steps later."""
+    began, line = scan.progress.loss_spike(), finding.line
+    if began is None or began.file != line.file or began.number > line.number:
+        return finding
+    return replace(finding, line=began)
 
 
 def _of_the_worker_that_was_killed(finding: Finding, scan: Scan) -> Finding:

@@ -15,7 +15,9 @@ from statistics import median
 
 from tasks.diagnose.block_pieces import Pieces, positions
 
-_LOSS = re.compile(rb"loss['\"]?[ :=]{1,20}['\"]?([+-]?\d[\d.]*(?:[eE][+-]?\d+)?)")
+_LOSS = re.compile(
+    rb"(?:loss|(?<![A-Za-z])(?:ce|nll|xent|cross_entropy))['\"]?[ :=]{1,20}['\"]?([+-]?\d[\d.]*(?:[eE][+-]?\d+)?)"
+)
 _SAMPLES_PER_BLOCK = 24
 _HISTORY = 64
 _MIN_HISTORY = 8

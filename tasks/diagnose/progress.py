@@ -18,25 +18,31 @@ from tasks.diagnose.captures import capture_in, is_of_a_look, looked_at
 from tasks.diagnose.logs import LogLine, make_line
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.rank_steps import StepsByRank
-from tasks.diagnose.reports import COULD_BE_STEP, loss_of, step_in
+from tasks.diagnose.reports import COULD_BE_LOSS, COULD_BE_STEP, loss_of, step_in
 from tasks.diagnose.sources import Source
 from tasks.diagnose.times import time_of
 
 _SUCCEEDED = compile_pattern(
     r"(?i)\bJob '?\S+ succeeded\b|(?:exit(?:s|ed)?|finished)(?: with)?(?: (?:return|exit|status))? ?[ _]?(?:code|status):? ?(?:= ?)?0\b|"
+    r"(?i:\bmain(?:\(\))? returned 0\b|\bcompleted: \d+/\d+ pods succeeded|\bNormal +Completed\b)|"
     r"^\+ exit 0$|state[=: ]+COMPLETED|exit=0\b|\brc=0\b|return ?code ?(?:=|is) ?0\b"
 )
+_NO_SUCCESS = compile_pattern(
+    r"\b(?:CANCELLED|PREEMPTED|NODE_FAIL|OUT_OF_MEMORY)\b|(?i:\b(?:aborted|killed) (?:by |\()signal)|"
+    r"(?i:\b[1-9]\d* (?:of \d+ )?(?:processes|tasks|ranks|workers|pods) (?:were |have )?(?:aborted|killed|failed|crashed))"
+)
+"""Of one that names an exit code of 0 beside another end: of an other process, or of who wrote the line."""
 _FAILED = compile_pattern(
     r"(?i)state[=: ]+(?:FAILED|CANCELLED|TIMEOUT|NODE_FAIL|OUT_OF_MEM|PREEMPTED)|exit=[1-9]|"
     r"(?:exit|return)(?:s|ed)?(?: with)?(?: (?:return|exit))?[ _]?(?:code|status):? ?(?:= ?)?-?[1-9]"
 )
-_OF_AN_OUTCOME = ("exit", "code", "state", "status", "succeeded", "rc=")
+_OF_AN_OUTCOME = ("exit", "code", "state", "status", "succeeded", "rc=", "returned", "completed")
 """In lower case: a line with none of them tells of neither."""
 _COMPLETED = compile_pattern(
     r"(?i)\btraining (?:is |has |was )?(?:complete[d]?|finished|done|ended)\b|"
     r"\b(?:finished|completed|done) training\b|train_runtime|"
     r"`?trainer\.fit`? stopped: `?max_\w+=|\[after training is done\]|"
-    r"exiting program at iteration|reached (?:the )?(?:max|maximum|final|target) (?:steps|iterations|epochs|tokens)|"
+    r"exiting program at iteration|reached (?:the )?(?:max|maximum|final|target)[ _](?:steps|iterations|epochs|tokens)|"
     r"\bjob (?:\S+ )?(?:finished|completed|done)(?: successfully|$)"
 )
 _COULD_COMPLETE = ("train", "Train", "TRAIN", "reached", "Reached", "exiting program", "ob ")
@@ -98,7 +104,7 @@ class Progress:
         number = step_in(body) if any(word in lower for word in COULD_BE_STEP) else None
         if number is not None:
             self.by_rank.feed(line, number)
-        if "loss" in lower and (loss := loss_of(line)) is not None:
+        if any(word in lower for word in COULD_BE_LOSS) and (loss := loss_of(line)) is not None:
             self._note_loss(line, loss)
             number = -1 if number is None else number
         if number is not None:
@@ -183,7 +189,7 @@ class Progress:
         lines = [line for line in tails if _may_tell_outcome(line.text.lower())]
         if any(_FAILED.search(line.text) for line in lines):
             return None
-        return next((line for line in reversed(lines) if _SUCCEEDED.search(line.text)), None)
+        return next((line for line in reversed(lines) if _says_success(line.text)), None)
 
     def capture(self) -> tuple[LogLine, float] | None:
         """A capture of the still-running job: its line, and the silence before it in seconds.
@@ -279,6 +285,10 @@ def is_ending(body: str) -> bool:
     return any(p.search(body) for p in (_SUCCEEDED, _FAILED, _COMPLETED)) or (
         capture_in(body) is not None or is_of_a_look(body)
     )
+
+
+def _says_success(text: str) -> bool:
+    return _SUCCEEDED.search(text) is not None and _NO_SUCCESS.search(text) is None
 
 
 def _may_tell_outcome(lower: str) -> bool:

@@ -14,8 +14,11 @@ _SLURM = "slurmstepd: "
 COULD_BE_STEP = ("step", "iter", "it=", "it:", "it =", "it :")
 _LOSS = compile_pattern(
     r"(?i)(?:^|[\s{,|:'\"])(?:reduced_)?(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|[/ ]train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
-    r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))"
+    r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))|"
+    r"(?-i:(?:^|[\s{,|'\"])(?:(?:lm|train)_)?(?:ce|nll|xent|cross_entropy)['\"]? ?[=:] ?(?P<entropy>\d+\.\d{2,}(?:e[+-]?\d+)?|nan|inf)\b)"
 )
+COULD_BE_LOSS = ("loss", "ce=", "ce:", "ce =", 'ce"', "ce'", "nll", "xent", "entropy")
+"""In lower case: a line with none of them reports none."""
 _OTHER_LOSS = compile_pattern(r"(?i)\b(?:val(?:id(?:ation)?)?|eval(?:uation)?|test)[ _:]loss")
 _SUMMARY = "train_runtime"
 """Of a Trainer that has ended: the mean of all losses, or of what was left of them."""
@@ -41,8 +44,8 @@ def loss_of(line: LogLine) -> float | None:
     match = _LOSS.search(line.body)
     if match is None or _SUMMARY in line.body or _OTHER_LOSS.search(line.body) is not None:
         return None
-    (loss,) = match.groups()
-    value = float(loss)
+    loss, entropy = match.groups()
+    value = float(loss or entropy)
     if value == 0.0 and _GRADIENT_LOST.search(line.body):
         return math.nan  # some trainers show a loss that is not finite as 0
     return value
