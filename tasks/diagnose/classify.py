@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tasks.diagnose.exception_types import class_of_type
-from tasks.diagnose.exceptions import Raised, lost_worker
 from tasks.diagnose.findings import Finding
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
+from tasks.diagnose.raised import Raised, lost_worker
 from tasks.diagnose.rules import RuleSet
 
 _BY_CONTEXT = ("dataset_read", "storage_fault")

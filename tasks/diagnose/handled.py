@@ -21,8 +21,13 @@ _GLOG_LEVEL = (
     r"\b[WI](?:\d{3,4} \d\d:\d\d:[\d.]+(?: +\d+)?)? [\w/.-]{1,160}\.(?:cc|cpp|cu|h|py):\d+\]"
 )
 """As TensorFlow and torch write it: a letter before the place in the source."""
-_RECORDS_LEVEL = r"\"(?:level|levelname|severity)\": ?\"(?:WARN(?:ING)?|INFO|DEBUG)\""
+_RECORDS_LEVEL = r"\"(?:level|levelname|severity|lvl|lv|sev|log[._]?level|l)\": ?(?:\"(?:WARN(?:ING)?|NOTICE|INFO|DEBUG|TRACE|[WID])\"|[1-4]0\b)"
 _HANDLED = compile_pattern(rf"(?i){_LEVEL}|{_GLOG_LEVEL}|{_RECORDS_LEVEL}|{_WORDS}")
+_WITHOUT = compile_pattern(
+    r"(?i)\((?:\w+ )?optional\b[^:=?]{0,80}\)\W*$|\(non-?(?:fatal|critical)\)\W*$|\bfeature off\b|"
+    r"[(;,:] ?(?:\w+ ){0,2}(?:ignoring|skipping|disabling|falling back|continuing|using \S{1,40} instead)\b[^:=?]{0,60}$|"
+    r"\bfalling back to (?:[\w.-]+ ?){1,6}\W*$"
+)
 _BEFORE = compile_pattern(rf"(?i){_WORDS}|optional")
 _ANNOUNCES = compile_pattern(r"(?i):\s*$|\braised\b|\bexception\b|traceback")
 _IGNORED = compile_pattern(
@@ -44,9 +49,7 @@ _PASSING = compile_pattern(
     r"(?i:\b(?:previous|prior|last|earlier|old|former) (?:attempt|job|run|submission|start|launch|link|allocation)\b|"
     r"\b(?:yesterday|last (?:week|night|time)):)"
 )
-_COUNTED = (
-    r"(?:errors?|events?|failures?|faults?|kills?|remap\w*|resets?|required|pending|heartbeats?)"
-)
+_COUNTED = r"(?:errors?|events?|failures?|faults?|kill(?:s|ed)?|remap\w*|resets?|required|pending|heartbeats?)"
 _NOTHING_WRONG = compile_pattern(
     rf"(?i)\b\w*{_COUNTED}\s*(?:[=:]|is|are)\s*(?:0|no|none|false|n/?a)(?:[^\w.]|$)|"
     rf"(?:^|[^.\w])(?:0|no) (?:\w+ ){{0,2}}(?:{_COUNTED}|inactive|failed|down|links?|needs?|requires?)\b|"
@@ -77,6 +80,17 @@ def says_handled(body: str) -> bool:
     if "NCCL WARN" in body or ("Warning" in body and _EVENT.search(body) is not None):
         return False
     return _HANDLED.search(body) is not None or _is_setting(body)
+
+
+def says_dealt_with(finding: Finding) -> bool:
+    """Whether a finding's own line says that it was dealt with. Who notices that nothing goes on may well only warn."""
+    noticed = finding.role != "cause" or finding.failure_class == "Hang"
+    return (says_passing if noticed else says_handled)(finding.line.body)
+
+
+def sets_itself_aside(message: str) -> bool:
+    """Whether an exception's own words say that its program goes on without what it misses."""
+    return _WITHOUT.search(message) is not None
 
 
 def _is_setting(body: str) -> bool:

@@ -11,11 +11,13 @@ from tasks.diagnose.logs import MAX_RANKS, LogLine, without_controls
 
 _HEADER = f"{TRACEBACK_HEADER}:"
 _ESCAPED_TRACEBACK = f"{_HEADER}\\n"
-_LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log.level")
+_LEVEL_KEYS = ("level", "levelname", "severity", "lvl", "log.level", "log_level", "loglevel", "sev")
 _ERROR_LEVELS = ("error", "fatal", "critical", "panic", "err", "crit")
 _TYPE_KEYS = ("exc_type", "exception_type", "error_type", "exception.type", "error.type")
 _TEXT_KEYS = ("exc", "exception", "exc_value", "exception.message", "error", "err", "error.message")
-_MESSAGE_KEYS = ("msg", "message", "event")
+_MESSAGE_KEYS = ("msg", "message", "event", "m", "text", "body", "log", "short_message", "@message")
+_ERROR_NUMBER = 50
+"""Of levels that are numbers, as pino and Python's logging have them."""
 _RANK_KEYS = ("rank", "global_rank")
 
 
@@ -65,6 +67,9 @@ def _part(line: LogLine, text: str) -> LogLine:
 
 
 def _is_error(record: dict[str, Any]) -> bool:
+    number = record.get("level")
+    if type(number) is int and number >= _ERROR_NUMBER and number % 10 == 0:
+        return True
     return _first(record, _LEVEL_KEYS).lower() in _ERROR_LEVELS
 
 

@@ -25,10 +25,21 @@ _BEGINS_AGAIN = compile_pattern(
     r"(?i)\bjob\b.{0,60}\(restart [1-9]\d*\)|\bSLURM_RESTART_COUNT=[1-9]|\brequeued job (?:starts|begins)|"
     r"\b(?:starting|started|begin\w*|launch\w*)\b.{0,80}\b(?:attempt|restart|try|run) ?#?[2-9]\b"
 )
+_REQUEUED = compile_pattern(
+    r"(?i)\bjob(?:id)?[ =:]*[\w.]{1,30}:? (?:(?:is|was|has been|being) )?requeued\b"
+)
+_HEADING = compile_pattern(
+    r"^[\W_]*[=#*~>-]{2,}\W*(?i:attempt|restart|relaunch|start|try|run|incarnation|submission)\b"
+)
+_OF_MANY = compile_pattern(r"\d ?(?:/|of) ?\d")
 _SAYS_SO = ("estart", "RESTART", "equeued", "attempt", "tarting", "aunch")
 _LABEL_WORDS = (
     "ttempt",
     "TTEMPT",
+    "TART",
+    "UN ",
+    "EQUEUE",
+    "AUNCH",
     "ry ",
     "RY ",
     "ubmission",
@@ -85,6 +96,8 @@ class Starts:
     """Line of the newest end of a start."""
     by_scheduler: bool = False
     """That end is the whole job's, by the scheduler's word: no process of it is left."""
+    trouble: int = 0
+    """Line of the newest trouble, if no step has been reported since."""
     begins: int = 0
     """Line where another start seems to begin."""
     sure: bool = False
@@ -123,6 +136,9 @@ class Restarts:
         if _says_that_it_begins(body):
             starts = self._of(line)
             starts.begins = starts.begun = line.number
+        if _says_that_it_is_requeued(body):
+            starts = self._of(line)
+            starts.ended, starts.by_scheduler = line.number, True
         label = _number_of_start(body)
         if label is not None:
             _note_label(self._of(line), label, line)
@@ -148,6 +164,11 @@ class Restarts:
     def goes_on(self, line: LogLine, finding: Finding | None = None) -> bool:
         """Whether this line, a step or trouble, is the first that comes of a later start."""
         starts = self.files.get(line.file)
+        if finding is not None and not finding.in_passing:
+            starts = self._of(line)
+            starts.trouble = line.number
+        elif starts is not None:
+            starts.trouble = 0
         if starts is None or not starts.begun < starts.begins <= line.number:
             return False
         if not starts.sure and finding is not None and finding.role == "effect":
@@ -173,6 +194,7 @@ def may_begin(body: str) -> bool:
         _says_that_it_begins(body)
         or _number_of_start(body) is not None
         or _COMMAND.search(body) is not None
+        or _says_that_it_is_requeued(body)
     )
 
 
@@ -180,10 +202,14 @@ def _says_that_it_begins(body: str) -> bool:
     return any(word in body for word in _SAYS_SO) and _BEGINS_AGAIN.search(body) is not None
 
 
+def _says_that_it_is_requeued(body: str) -> bool:
+    return "equeued" in body and _REQUEUED.search(body) is not None
+
+
 def _note_label(starts: Starts, label: int, line: LogLine) -> None:
     if _OF_AN_END.search(line.body) is not None:
         starts.ended, starts.by_scheduler = line.number, False
-    elif label > max(starts.label, 1) and starts.awaits_another():
+    elif label > max(starts.label, 1) and (starts.awaits_another() or _heads_another(starts, line)):
         starts.begins, starts.sure = line.number, True
     starts.label = max(label, starts.label)
 
@@ -192,6 +218,12 @@ def _seems_to_begin(body: str, starts: Starts) -> bool:
     if _STARTED_AGAIN.search(body) is not None:
         return True
     return starts.by_scheduler and _PREPARES.search(body) is not None
+
+
+def _heads_another(starts: Starts, line: LogLine) -> bool:
+    """Whether the line is set off as a heading, and trouble that training did not get over stands before it."""
+    body = line.body
+    return starts.trouble > 0 and _HEADING.search(body) is not None and not _OF_MANY.search(body)
 
 
 def _number(match: Match) -> int:

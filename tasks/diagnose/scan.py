@@ -10,15 +10,20 @@ from tasks.diagnose.absence import IdleHosts, RollCall
 from tasks.diagnose.accounting import Accounting
 from tasks.diagnose.classify import finding_in, finding_of
 from tasks.diagnose.collectives import Collectives, names_missing
-from tasks.diagnose.exceptions import Raised
 from tasks.diagnose.findings import Finding, Role
-from tasks.diagnose.handled import says_handled, says_nothing_wrong, says_passing
+from tasks.diagnose.handled import (
+    says_dealt_with,
+    says_handled,
+    says_nothing_wrong,
+    sets_itself_aside,
+)
 from tasks.diagnose.json_lines import parts_of
 from tasks.diagnose.kept_findings import KeptFindings
 from tasks.diagnose.logs import LogLine, is_shortened
 from tasks.diagnose.notes import notes_on_files, notes_on_room
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.progress import Progress
+from tasks.diagnose.raised import Raised
 from tasks.diagnose.rules import RuleSet
 from tasks.diagnose.survival import Stream, StreamState, Survival
 from tasks.diagnose.timeline import Timeline
@@ -28,8 +33,6 @@ from tasks.diagnose.watchers import Watchers
 
 _MAX_STREAMS = 32_768
 MAX_ASIDES = 8
-_LINES_OF_ANNOUNCEMENT = 2
-_WORDS_OF_ITS_OWN_CHARS = 20
 _PARTING = compile_pattern(r"^\s*(?:wandb:|\|)|NCCL INFO")
 """What libraries print as a process ends: summaries, tables, aborted communicators."""
 _RECENT_LINES = 24
@@ -227,7 +230,7 @@ class Scan:
             self.crashes.setdefault(line.rank, line)
         if finding is not None:
             self.collectives.feed(line)
-            said = (says_handled if finding.role == "cause" else says_passing)(line.body)
+            said = says_dealt_with(finding)
             if said:
                 stream.handled.note(line)
             if said or self._is_known(line) or stream.handled.is_about_the_same(line):
@@ -252,6 +255,7 @@ class Scan:
         late = self.progress.completed is not None or raised.of_a_dying_process
         left_over = late and stream.handled.in_helper_thread
         handled = stream.handled.said_before or raised.beside_the_point or left_over
+        handled = handled or sets_itself_aside(raised.message)
         if not raised.in_traceback:
             said = says_handled(finding.line.body) or stream.handled.ignored or left_over
             handled = finding.role == "cause" and said
@@ -260,7 +264,7 @@ class Scan:
             return
         stream.handled.last = finding
         if raised.in_traceback:
-            self._forget_announcements(raised, key)
+            self.kept.drop(key, lambda other: raised.announced_by(other.line))
         self._keep(finding, key)
 
     def _is_known(self, line: LogLine) -> bool:
@@ -272,22 +276,6 @@ class Scan:
         """Drop what was noted for exceptions that a longer chain now explains."""
         lines = {link.line for link in raised.above()}
         self.kept.drop(key, lambda finding: finding.line in lines)
-
-    def _forget_announcements(self, raised: Raised, key: Stream) -> None:
-        """Drop what lines just before the traceback said in the same words."""
-        links = [raised, *raised.above()]
-        begun_at = links[-1].begun_at
-        words = [link.message for link in links if len(link.message) >= _WORDS_OF_ITS_OWN_CHARS]
-
-        def announces(finding: Finding) -> bool:
-            line = finding.line
-            return (
-                begun_at - _LINES_OF_ANNOUNCEMENT <= line.number < begun_at
-                and any(said in line.body for said in words)
-                and not line.body.startswith(raised.type_name)
-            )
-
-        self.kept.drop(key, announces)
 
     def _withdraw(self, finding: Finding | None, key: Stream) -> None:
         """The next line says that the error was dealt with."""

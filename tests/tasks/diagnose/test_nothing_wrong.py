@@ -32,6 +32,7 @@ REAL = "ModuleNotFoundError: No module named 'flash_attn'"
         "gpu07 missed 0 heartbeats",
         "rank 3 missed 5 heartbeats",
         "oom_kill events: 0",
+        "k8s: pod titan-1 exit code 1 reason Error; OOMKilled: false",
         "          Link 4: <inactive>",
         "3: enp65s0f1: <NO-CARRIER,BROADCAST,MULTICAST,UP>",
         "mlx5_3 port 1 is down",
@@ -58,6 +59,10 @@ def test_the_real_error_is_found_beside_it(tmp_path: Path, text: str) -> None:
         ("gpu07 NVLink CRC errors: 12 replay errors: 0", "NVLinkError"),
         ("gn-07: GPU 3 requires reset", "CUDAError"),
         ("gn-07 missed 3 heartbeats", "NodeFailure"),
+        (
+            "pod a-0 exit code 1, OOMKilled: false; pod a-1 exit code 137, OOMKilled: true",
+            "CgroupOOM",
+        ),
     ],
 )
 def test_counts_above_zero_are_faults(tmp_path: Path, text: str, name: str) -> None:

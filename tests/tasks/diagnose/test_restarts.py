@@ -47,6 +47,28 @@ FAULT = [
         ["--- first go:", KILLED, "--- second go, more memory:"],
         [f"wrapper: child died ({KILLED}), starting it again"],
         [KILLED, "attempt 2/3"],
+        [
+            *STEPS,
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "slurmctld: JobId=61 requeued by epilog (count 1)",
+            "=== attempt 2 (requeue count 1): user edited ds.json ===",
+        ],
+        [
+            *STEPS,
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "Job 61 was requeued",
+            "loading the corpus",
+        ],
+        [
+            *STEPS,
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "##### RESTART 1 #####",
+        ],
+        [
+            *STEPS,
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "---- run 2, batch halved ----",
+        ],
         [TIME_LIMIT, "job 72 picks up from step 1200"],
         [PREEMPTED, "2025-03-02 12:40:11 INFO resuming from /ckpt/step-1200"],
         [
@@ -90,6 +112,26 @@ def test_what_ended_an_earlier_start_is_past(tmp_path: Path, before: list[str]) 
                 NODE_FAILED,
                 "[rank9]: DistBackendError: NCCL error in: NCCLUtils.cpp:94, remote process exited, NCCL version 2.26.2",
             ],
+            "NodeFailure",
+        ),
+        (
+            [
+                "RuntimeError: CUDA error: an illegal memory access was encountered",
+                "=== attempt 2 of 3: upload of the traces",
+                *FAULT,
+            ],
+            "CUDAError",
+        ),
+        (
+            [
+                "RuntimeError: CUDA error: an illegal memory access was encountered",
+                "attempt 2: upload of the traces",
+                *FAULT,
+            ],
+            "CUDAError",
+        ),
+        (
+            [NODE_FAILED, "slurmctld: JobId=61 requeued", *FAULT[:2], "KeyboardInterrupt"],
             "NodeFailure",
         ),
         (["upload attempt 1 of 3 failed", "upload attempt 2 ok", NODE_FAILED], "NodeFailure"),

@@ -78,6 +78,17 @@ def _line(text: str) -> LogLine:
         ("EI0006: 2025-02-05-18:15:21 Getting socket times out. Reason: x", "collective_timeout"),
         ("2025-02-05 11:02:01 ERROR - [Errno 13] Permission denied: '/ckpt/a'", "program_denied"),
         ("[Errno 2] No such file or directory: '/data/index.json'", "program_missing"),
+        (
+            "s3torchconnectorclient._mountpoint_s3_client.S3Exception: Service error: The bucket does not exist",
+            "object_store_denied",
+        ),
+        ("oss2.exceptions.NoSuchBucket: {'status': 404}", "object_store_denied"),
+        (
+            "azure.core.exceptions.ResourceNotFoundError: The specified container does not exist.",
+            "object_store_denied",
+        ),
+        ("minio.error.S3Error: S3 operation failed; code: AccessDenied", "object_store_denied"),
+        ("jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: while running", "gpu_out_of_memory"),
     ],
 )
 def test_a_failure_is_known_in_other_words(text: str, rule: str) -> None:
