@@ -27,6 +27,9 @@ _OF_SHELLS = ("program_missing", "program_denied")
 _SITES_SCRIPT = compile_pattern(r"^\S*(?:/etc/|\b(?:prolog|epilog))\S*: line \d+: ")
 """Of the site's own, before and after any job: the job begins whatever they miss."""
 _SAYS_THAT_IT_FAILED = compile_pattern(r"(?i)\b(?:error|fatal|critical)\b")
+_STORAGE = "storage_fault"
+_OF_STORAGE = (_STORAGE, "disk_full")
+_ERRNO = compile_pattern(r"\[Errno \d+\]")
 _RENDEZVOUS = "rendezvous"
 """torchrun's own link of a chain that begins with its store's general words."""
 _SAYS_MORE = ("S3StorageError", "ModelLoadingError", "DatasetLoadingError")
@@ -36,6 +39,11 @@ _WEIGHT_FRAMES = compile_pattern(
     r"/safetensors/\S+ (?:load\w*|safe_open|get_tensor)|load_state_dict|from_pretrained|"
     r"\bload_(?:checkpoint|weights|model|pretrained\w*)\b|_load_state_dict|torch/distributed/checkpoint/state_dict_loader"
 )
+_WEIGHT_SOURCE = compile_pattern(
+    r"\b(?:load_state_dict|load_checkpoint\w*|torch\.load|safe_open|load_file|load_weights)\("
+)
+_NO_WEIGHTS = compile_pattern(r"(?i)sched|scaler|rng|sampler|loader\.|dataset")
+"""What else of a run's state is put back in the same way."""
 _SAVING_FRAMES = compile_pattern(r" (?:save|_save|save_\w+|_open_zipfile_writer\w*|_legacy_save)$")
 _DATA_FRAMES = compile_pattern(
     r"/datasets/(?:load|builder|arrow_dataset|iterable_dataset)\.py|/pyarrow/|indexed_dataset\.py|"
@@ -72,7 +80,26 @@ def finding_of(raised: Raised, rules: RuleSet, order: int) -> Finding | None:
             finding = _by_type(root, order, "ConnectionError")
     elif not root.wrapper:
         finding = _by_type(root, order, class_of(root))
+    finding = _told_by_outer(finding, raised, rules, order)
     return _by_outer_links(finding, raised, rules, order)
+
+
+def _told_by_outer(
+    finding: Finding | None, raised: Raised, rules: RuleSet, order: int
+) -> Finding | None:
+    """The next link that tells more, of a chain that began with a wait without a word or a write that failed somehow."""
+    if finding is None or len(links := raised.links()) == 1:
+        return finding
+    if links[0].waited_in_vain:
+        outer = next((link for link in links[1:] if not link.tells_little), None)
+        told = outer and finding_of(replace(outer, context=None), rules, order)
+        return told if told and told.failure_class != "RuntimeError" else finding
+    if finding.method == _STORAGE and not _ERRNO.search(finding.line.body):
+        others = (
+            rules.match(link.line, order) for link in links[1:] if _ERRNO.search(link.line.body)
+        )
+        return next((f for f in others if f is not None and f.method in _OF_STORAGE), finding)
+    return finding
 
 
 def _by_type(root: Raised, order: int, failure_class: str) -> Finding:
@@ -133,4 +160,9 @@ def _in_web_client(raised: Raised) -> bool:
 def loads_weights(raised: Raised) -> bool:
     """Whether its traceback was reading a model's weights."""
     saving = any(_SAVING_FRAMES.search(frame) for frame in raised.frames[-6:])
-    return not saving and _WEIGHT_FRAMES.search("\n".join(raised.frames)) is not None
+    if saving:
+        return False
+    if _WEIGHT_FRAMES.search("\n".join(raised.frames)) is not None:
+        return True
+    source = raised.source
+    return _WEIGHT_SOURCE.search(source) is not None and _NO_WEIGHTS.search(source) is None

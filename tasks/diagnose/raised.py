@@ -39,6 +39,14 @@ _REPEATED_CHARS = 15
 _LINES_OF_ANNOUNCEMENT = 2
 _WORDS_OF_ITS_OWN_CHARS = 20
 _NONE = ("'NoneType' object ", "argument of type 'NoneType'", "cannot unpack non-iterable NoneType")
+_ENDS_OF_WAITS = (
+    "TimeoutError",
+    "CancelledError",
+    "Cancelled",
+    "Timeout",
+    "timeout",
+    "TimeoutException",
+)
 _OF_NOTHING = ("NameError", "UnboundLocalError")
 _STANDARD_LIBRARY = ("/python3", "<frozen ")
 _PACKAGES = "-packages/"
@@ -119,6 +127,16 @@ class Raised:
     def says_nothing(self) -> bool:
         """Whether it tells no more than that something failed, or comes of cleaning up after a failure."""
         return _SAYS_NOTHING.search(self.message) is not None or self._in(_TEARDOWN)
+
+    @property
+    def waited_in_vain(self) -> bool:
+        """Whether it is no more than the end of a wait, without a word of what was waited for."""
+        return not self.message and self.short_name in _ENDS_OF_WAITS
+
+    @property
+    def tells_little(self) -> bool:
+        """Whether it tells no more than that something failed, or that a wait ended."""
+        return self.wrapper or self.waited_in_vain or self.says_nothing
 
     @property
     def beside_the_point(self) -> bool:

@@ -247,6 +247,8 @@ class Scan:
     def _note_exception(self, raised: Raised, key: Stream, stream: StreamState) -> None:
         """Keep what a chain's first exception says, unless its program has dealt with it."""
         finding = finding_of(raised, self.rules, self.order)
+        steps = self.progress.steps_in[key[0]]
+        finding = self.watchers.missing.behind(raised, finding, steps)
         if finding is not None:
             self.collectives.feed(finding.line)
         self._forget(raised, key)

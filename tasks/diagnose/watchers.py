@@ -11,6 +11,7 @@ from tasks.diagnose.host_memory import HostMemory, tells_of_host_memory
 from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
 from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.missing_things import MissingThings, says_missing
 from tasks.diagnose.moved_counters import MovedCounters, tells_counters
 from tasks.diagnose.parting_words import PartingWords, says_that_it_leaves
 from tasks.diagnose.port_checks import PortChecks, tells_port
@@ -35,6 +36,7 @@ class Watchers:
     preparation: Preparation = field(default_factory=Preparation)
     ports: PortChecks = field(default_factory=PortChecks)
     parting: PartingWords = field(default_factory=PartingWords)
+    missing: MissingThings = field(default_factory=MissingThings)
 
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -50,6 +52,7 @@ class Watchers:
         self.preparation.feed(line, steps)
         self.ports.feed(line, steps)
         self.parting.feed(line, steps)
+        self.missing.feed(line, steps)
 
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
@@ -64,6 +67,7 @@ class Watchers:
         self.preparation.merge(other.preparation)
         self.ports.merge(other.ports)
         self.parting.merge(other.parting)
+        self.missing.merge(other.missing)
 
 
 def may_tell_watchers(line: LogLine) -> bool:
@@ -79,6 +83,7 @@ def may_tell_watchers(line: LogLine) -> bool:
         or tells_driver(line)
         or tells_port(line)
         or says_that_it_leaves(body)
+        or says_missing(body)
         or names_ray_task(body)
         or tells_trouble(line)
         or is_roll_call(line)

@@ -165,3 +165,78 @@ def test_jax_says_twice_that_memory_is_full(tmp_path: Path) -> None:
         "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: ran out",
     ]
     assert verdict_on(tmp_path, lines).failure_class == "OutOfMemoryError"
+
+
+@pytest.mark.parametrize(
+    ("source", "error", "failure_class"),
+    [
+        ('optimizer.load_state_dict(state_dict["optimizer"])', "KeyError: 'optimizer'", "ModelLoadingError"),
+        ('model.load_state_dict(torch.load(path)["model"])', "KeyError: 'model'", "ModelLoadingError"),
+        ('sched.load_state_dict(state["lr_scheduler"])', "KeyError: 'lr_scheduler'", "KeyError"),
+        ('loss = batch["labels"].sum()', "KeyError: 'labels'", "KeyError"),
+        ("model.load_state_dict(old)", "AttributeError: 'dict' object has no attribute 'to'", "AttributeError"),
+    ],
+)  # fmt: skip
+def test_what_was_about_to_be_done_tells_that_weights_were_read(
+    tmp_path: Path, source: str, error: str, failure_class: str
+) -> None:
+    frame = ["Traceback (most recent call last):", '  File "t.py", line 538, in train']
+    lines = [_STEP, *frame, f"    {source}", "    ~~~~^^^^", error]
+    assert verdict_on(tmp_path, lines).failure_class == failure_class
+
+
+def test_a_wait_without_a_word_is_explained_by_what_waited(tmp_path: Path) -> None:
+    init = "wandb.errors.errors.CommError: Run initialization has timed out after 90.0 sec."
+    verdict = _chain(tmp_path, "TimeoutError", init, joint=_CAUSE)
+    assert (verdict.failure_class, verdict.root_cause_line) == ("ConnectionError", 10)
+    fetch = "fsspec.exceptions.FSTimeoutError: reading s3://d/a"
+    verdict = _chain(tmp_path, "asyncio.exceptions.CancelledError", "TimeoutError", fetch)
+    assert verdict.failure_class == "S3StorageError"
+    verdict = _chain(tmp_path, "TimeoutError", "RuntimeError: setup failed", joint=_CAUSE)
+    assert (verdict.failure_class, verdict.root_cause_line) == ("ConnectionError", 4)
+
+
+def test_the_systems_own_reason_counts_before_that_a_write_failed(tmp_path: Path) -> None:
+    failed = "RuntimeError: [enforce fail at inline_container.cc:815] . PytorchStreamWriter failed writing file data/61: file write failed"
+    quota = "OSError: [Errno 122] Disk quota exceeded"
+    assert _chain(tmp_path, failed, quota).root_cause_text.endswith(quota)
+    assert _chain(tmp_path, quota, failed).root_cause_text.endswith(quota)
+    alone = _chain(tmp_path, failed, "RuntimeError: save failed")
+    assert alone.root_cause_text.endswith(failed)
+
+
+_NOTHING = [
+    "Traceback (most recent call last):",
+    '  File "gpt.py", line 134, in get',
+    "AttributeError: 'NoneType' object has no attribute 'sizes'",
+]
+
+
+@pytest.mark.parametrize(
+    ("said", "failure_class"),
+    [
+        ("Dataset does not exist: /data/openwebtext/subset-01", "DatasetLoadingError"),
+        ("could not open shard train-00012.tar", "DatasetLoadingError"),
+        ("ERROR: unable to read checkpoint /ckpt/step-10", "ModelLoadingError"),
+        ("error: failed to load tokenizer.model", "ModelLoadingError"),
+        ("config file /w/a.yaml not found", "FileNotFoundError"),
+        ("cannot connect to the feature server", "ConnectionError"),
+        ("WARNING: checkpoint not found, starting from scratch", "AttributeError"),
+        ("cache file not found, building it", "AttributeError"),
+        ("no answer found for question 12", "AttributeError"),
+    ],
+)
+def test_what_meets_nothing_comes_of_what_was_missing(
+    tmp_path: Path, said: str, failure_class: str
+) -> None:
+    verdict = verdict_on(tmp_path, ["building data", said, "finished in 0.1 s", *_NOTHING])
+    assert verdict.failure_class == failure_class
+    assert verdict.root_cause_line == (6 if failure_class == "AttributeError" else 2)
+
+
+def test_what_was_missing_long_before_explains_nothing(tmp_path: Path) -> None:
+    said = "Dataset does not exist: /data/openwebtext/subset-01"
+    for between in ([_STEP], [f"note {n}" for n in range(9)]):
+        assert verdict_on(tmp_path, [said, *between, *_NOTHING]).failure_class == "AttributeError"
+    other = [*_NOTHING[:2], "AttributeError: 'Config' object has no attribute 'sizes'"]
+    assert verdict_on(tmp_path, [said, *other]).failure_class == "AttributeError"
