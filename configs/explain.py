@@ -214,7 +214,7 @@ def _item(location: Location, value: Any) -> str:
     field = field_at(location)
     if field and section_type(field.annotation):
         return "{...}"
-    return value if isinstance(value, str) else "a, b"
+    return ", ".join(value.split()) if isinstance(value, str) and value.strip() else "a, b"
 
 
 def _quoted(value: Any) -> str:

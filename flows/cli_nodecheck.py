@@ -65,7 +65,7 @@ def nodecheck(
     from infra.launch import require_site
     from tasks.recover.task import all_nodes, check_nodes
 
-    require_site(checked.launcher)
+    require_site(checked.launcher, folder=_place(checked, folder))
     checked = _with_drain(checked, drain)
     wanted = all_nodes(checked)
     if nodes is not None:
@@ -115,10 +115,16 @@ def _named(text: str, known: list[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def _place(config: RunConfig, folder: Path | None) -> Path:
+    """The folder that is given, or that of all checks."""
+    return resolved(folder or config.resolved_run_dir().parent / "nodechecks")
+
+
 def _folder(config: RunConfig, folder: Path | None) -> Path:
     """Where the check's files go; it is there, and can be written."""
-    name = time.strftime("%Y%m%d-%H%M%S")
-    place = resolved(folder or config.resolved_run_dir().parent / "nodechecks" / name)
+    place = _place(config, folder)
+    if folder is None:
+        place /= time.strftime("%Y%m%d-%H%M%S")
     if (place / REPORT_NAME).exists():
         raise InputError(
             f"--folder {place} holds the report of a check that has ended: give a new one"

@@ -13,4 +13,4 @@ def check_site(config: RunConfig, *stages: str) -> None:
         return
     run = RunDir(config.resolved_run_dir())
     begun = any(attempt.record() is not None for attempt in run.attempts())
-    require_site(config.launcher, begun=begun or bool(run.evaluations()))
+    require_site(config.launcher, begun=begun or bool(run.evaluations()), folder=run.path)

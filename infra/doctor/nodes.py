@@ -204,7 +204,8 @@ def _why_silent(status: JobStatus, launcher: Launcher, handle: JobHandle, ready:
         return f"its nodes were there, but have not answered in time: {words or 'no output'}"
     return (
         f"it is {status.state} on {', '.join(status.nodes) or 'no node'}, but nothing of it is seen here: "
-        f"the run folder and Python's environment must be on storage that all nodes share "
+        f"the run folder and Python's environment must be on storage that all nodes share, and that the job's "
+        f"user can write to "
         f"({words or 'no output'})"
     )
 

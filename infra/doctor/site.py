@@ -12,8 +12,9 @@ from configs.memory import snapshot_bytes
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from configs.shapes import count_parameters, padded_vocab_size
+from configs.slurm_schema import SlurmConfig
 from infra.doctor import machine, services, slurm, storage
-from infra.doctor.findings import Check, Finding, Look, failed, ok, skipped
+from infra.doctor.findings import Check, Finding, Look, failed, ok, skipped, warning
 from infra.doctor.nodes import NodeProbe, check_nodes
 from infra.track import resolve_tracking_uri
 from infra.track.errors import TrackingUnreachableError
@@ -106,13 +107,16 @@ def _check_tracking(_: threading.Event, config: RunConfig) -> Finding:
 
 def _slurm(site: Site) -> list[Check]:
     launcher, group = site.config.launcher, "Slurm"
+    if launcher.kind != "slurm" and launcher.slurm != SlurmConfig():
+        words = f"launcher.slurm is set, but launcher.kind is {launcher.kind}: give launcher.kind=slurm too"
+        return [Check(group, "Slurm", lambda _: [warning("Slurm", words)])]
     if launcher.kind != "slurm":
         return [Check(group, "Slurm", _skip("Slurm", f"launcher.kind is {launcher.kind}"))]
-    probe = NodeProbe(
-        launcher, site.config.resolved_run_dir(), site.queue_limit_s, _snapshots(site)
-    )
+    folder = site.config.resolved_run_dir()
+    token = partial(slurm.check_token, site=launcher.slurm, folder=folder)
+    probe = NodeProbe(launcher, folder, site.queue_limit_s, _snapshots(site))
     return [
-        Check(group, "Slurm token", partial(slurm.check_token, site=launcher.slurm), limit_s=45.0),
+        Check(group, "Slurm token", token, limit_s=45.0),
         Check(group, "Slurm REST", partial(slurm.check_rest, site=launcher.slurm), limit_s=60.0),
         Check(group, "Slurm job", partial(check_nodes, probe=probe), limit_s=probe.limit_s),
     ]

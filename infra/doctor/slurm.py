@@ -6,27 +6,33 @@ import getpass
 import threading
 import time
 from contextlib import closing
+from pathlib import Path
 
 from configs.errors import LaunchError
 from configs.slurm_schema import SlurmConfig
 from infra.doctor.findings import Finding, failed, ok, skipped, warning
 from infra.launch.slurm_client import SlurmClient
 from infra.launch.slurm_errors import SlurmTokenError
-from infra.launch.slurm_token import expires_at, token_source
+from infra.launch.slurm_token import expires_at, owner_of, token_source
 from infra.launch.slurm_types import SlurmNode, split_names
+from infra.launch.slurm_user import user_problem
 
 _SOON_S = 3600.0
 _HOUR_S = 3600.0
 
 
-def check_token(_: threading.Event, site: SlurmConfig) -> Finding:
-    """Whether there is one, only its owner can read it, and for how long it holds."""
+def check_token(_: threading.Event, site: SlurmConfig, folder: Path) -> Finding:
+    """Whether there is one, only its owner can read it, for how long it holds, and whether its jobs' user can
+    write to the run's folder."""
     subject = "Slurm token"
     source = token_source(site.token_file, site.token_command)
     try:
         token = source.token()
     except SlurmTokenError as error:
         return failed(subject, str(error))
+    problem = user_problem(site.user or getpass.getuser(), owner_of(token), folder)
+    if problem is not None:
+        return failed(subject, problem)
     end = expires_at(token)
     if end is None:
         return ok(subject, f"of {source.where}; it does not say when it expires")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from configs.schema import LauncherConfig
     from infra.launch.base import Launcher
 
@@ -23,10 +25,13 @@ def make_launcher(config: LauncherConfig) -> Launcher:
     return LocalLauncher()
 
 
-def require_site(config: LauncherConfig, *, begun: bool = False) -> None:
+def require_site(
+    config: LauncherConfig, *, begun: bool = False, folder: Path | None = None
+) -> None:
     """Raise SiteError when no job of this config can be submitted, as far as the cluster can be asked
-    beforehand. `begun`: jobs of the run are on record, so a cluster that is away is waited for."""
+    beforehand. `begun`: jobs of the run are on record, so a cluster that is away is waited for. `folder`: where they
+    write."""
     if config.kind == "slurm":
         from infra.launch.slurm_site import require_slurm
 
-        require_slurm(config, begun=begun)
+        require_slurm(config, begun=begun, folder=folder)

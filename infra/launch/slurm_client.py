@@ -34,8 +34,9 @@ from infra.launch.slurm_errors import (
     SlurmTokenLapsedError,
     SlurmUnavailableError,
     in_words,
+    unreachable,
 )
-from infra.launch.slurm_token import TokenSource
+from infra.launch.slurm_token import TokenSource, owner_of
 from infra.launch.slurm_types import AccountedJob, JobRequest, SlurmJob, SlurmNode
 
 T = TypeVar("T")
@@ -262,11 +263,14 @@ class SlurmClient:
             with self._http.stream(method, path, json=body, headers=headers) as response:
                 return received(response, secret=token, timeout_s=_READ_TIMEOUT_S)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-            raise SlurmUnavailableError(
-                f"slurmrestd at {self.url} cannot be reached: {in_words(error)}", was_sent=False
-            ) from error
+            raise unreachable(self.url, error) from error
         except httpx.RequestError as error:
             raise SlurmUnavailableError(f"slurmrestd at {self.url}: {in_words(error)}") from error
+
+    @property
+    def token_owner(self) -> str | None:
+        """Whose token it says that it is. SlurmTokenError when there is none."""
+        return owner_of(self._tokens.token())
 
     def _raise_for_headers(self, response: httpx.Response) -> None:
         if response.status_code in (401, 403, 511):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 from configs.errors import LaunchError, SiteError
 from configs.slurm_schema import SlurmConfig
@@ -15,6 +16,7 @@ from infra.launch.slurm_client import SlurmClient
 from infra.launch.slurm_errors import SlurmError, seconds
 from infra.launch.slurm_jobs import T, patiently
 from infra.launch.slurm_types import split_names
+from infra.launch.slurm_user import user_problem
 
 logger = logging.getLogger(__name__)
 
@@ -32,21 +34,26 @@ def first_contact(client: SlurmClient, *, patience_s: float) -> None:
         _ask(lambda: client.dialect, min(patience_s, FIRST_CONTACT_S))
 
 
-def check_site(client: SlurmClient, site: SlurmConfig, *, begun: bool) -> None:
+def check_site(
+    client: SlurmClient, site: SlurmConfig, *, begun: bool, folder: Path | None = None
+) -> None:
     """Raise SiteError when no job of this config can be submitted, as far as the server can be asked.
 
-    `begun`: jobs of the run are on record. They go on, and a server that is away is waited for as ever.
+    `begun`: jobs of the run are on record. They go on, and a server that is away is waited for as ever. `folder`: what jobs
+    must be able to write to.
     """
     patience_s = 0.0 if begun else min(site.patience_s, FIRST_CONTACT_S)
     try:
         partitions = _ask(client.partitions, patience_s)
+        owner = client.token_owner
     except NoContactError as error:
         if begun:
             return
         raise SiteError(str(error)) from error
     except SlurmError as error:
         raise SiteError(str(error)) from error
-    if problems := list(unknown_partitions(site, partitions)):
+    of_user = user_problem(client.user, owner, folder)
+    if problems := [*unknown_partitions(site, partitions), *([of_user] if of_user else [])]:
         raise SiteError("\n".join(problems))
 
 

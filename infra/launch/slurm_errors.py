@@ -32,6 +32,8 @@ ASKED_WRONGLY = {
     2123,
 }
 """Numbers that blame the request, beside those that we have a sentence for."""
+_NO_TLS = "WRONG_VERSION_NUMBER"
+"""OpenSSL's name for an answer that is none of TLS's."""
 _ERRNO = re.compile(r"\[Errno -?\d+\]")
 
 _SENTENCES = {
@@ -79,6 +81,17 @@ class SlurmTokenLapsedError(SlurmTokenError, SlurmUnavailableError):
 
 class NoSuchJobError(SlurmError):
     """The server does not know the job (any more)."""
+
+
+def unreachable(url: str, error: Exception) -> SlurmError:
+    """No connection: the server is away, or TLS is spoken to one that knows none, which waiting cannot change."""
+    if _NO_TLS in str(error):
+        return SlurmError(
+            f"launcher.slurm.url is {url}, but that server speaks http without TLS: write http://"
+        )
+    return SlurmUnavailableError(
+        f"slurmrestd at {url} cannot be reached: {in_words(error)}", was_sent=False
+    )
 
 
 def is_asked_wrongly(number: int | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import getpass
 import threading
+from pathlib import Path
 
 from configs.errors import LaunchError, SiteError
 from configs.schema import LauncherConfig
@@ -29,13 +30,13 @@ def slurm_launcher(config: LauncherConfig) -> SlurmLauncher:
     return SlurmLauncher(client, table, submitter, patience_s=config.slurm.patience_s)
 
 
-def require_slurm(config: LauncherConfig, *, begun: bool) -> None:
+def require_slurm(config: LauncherConfig, *, begun: bool, folder: Path | None = None) -> None:
     """Raise SiteError when no job of this config can be submitted, as far as that can be asked; `begun`:
-    jobs of the run are on record."""
+    jobs of the run are on record; `folder`: where they write."""
     if problems := list(check_slurm(config)):
         raise SiteError("\n".join(problems))
     client, _ = _shared(config)
-    check_site(client, config.slurm, begun=begun)
+    check_site(client, config.slurm, begun=begun, folder=folder)
 
 
 def _shared(config: LauncherConfig) -> tuple[SlurmClient, JobTable]:

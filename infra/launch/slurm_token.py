@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from infra.launch.slurm_errors import SlurmTokenError
 
@@ -115,12 +116,28 @@ def _run(command: Sequence[str]) -> str:
 def expires_at(token: str) -> float | None:
     """When it says that it expires; None of one without an end, or that cannot be read (which is not
     ours to judge)."""
-    body = token.split(".")[1]
     try:
-        claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
-        return float(claims["exp"])
+        return float(_claims(token)["exp"])
     except (ValueError, KeyError, TypeError):
         return None
+
+
+def owner_of(token: str) -> str | None:
+    """The user whose token it says that it is, as Slurm writes it; None of one that does not say so."""
+    try:
+        owner = _claims(token)["sun"]
+    except (ValueError, KeyError, TypeError):
+        return None
+    return owner if isinstance(owner, str) else None
+
+
+def _claims(token: str) -> dict[str, Any]:
+    """ValueError for what is no token's middle part; nobody has checked its signature."""
+    body = token.split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))
+    if not isinstance(claims, dict):
+        raise ValueError("no claims")
+    return claims
 
 
 def _expires_within(token: str, seconds: float) -> bool:

@@ -240,6 +240,10 @@ def test_yaml_tags_run_nothing(write: Write) -> None:
         ("model: {sequence_length: 4}", "model.sequence_length must be at least 8, not 4"),
         ("evaluate: {enabled: 5}", "evaluate.enabled must be true or false, not 5"),
         ("evaluate: {tasks: one}", "evaluate.tasks must be a list, like [one], not 'one'"),
+        (
+            "launcher: {slurm: {token_command: echo hello}}",
+            "launcher.slurm.token_command must be a list, like [echo, hello], not 'echo hello'",
+        ),
         ("faults: none", "faults must be a list, like [{...}], not 'none'"),
         ("run_dir: 5", "run_dir must be a path, not 5"),
         ("name: 5", 'name must be text, not 5; in quotes, "5", it is text'),

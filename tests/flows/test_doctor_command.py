@@ -57,3 +57,10 @@ def test_wrong_input(tmp_path: Path) -> None:
     assert overland("doctor", "trian.steps=1").returncode == 2
     done = overland("doctor", "launcher.kind=slurm")
     assert (done.returncode, "launcher.slurm.url is missing" in done.stderr) == (2, True)
+
+
+def test_slurm_settings_without_its_launcher_are_not_passed_over_in_silence(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    _, found = doctor("--config", config, "launcher.slurm.partition=main")
+    assert found["Slurm"]["status"] == "warning"
+    assert "give launcher.kind=slurm too" in found["Slurm"]["sentence"]

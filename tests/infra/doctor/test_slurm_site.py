@@ -42,7 +42,7 @@ def changed(site: SlurmConfig, **changes: Any) -> SlurmConfig:
 
 
 def test_the_token(tmp_path: Path, slurm_site: Any, site: SlurmConfig) -> None:
-    found = check_token(STOP, site)
+    found = check_token(STOP, site, tmp_path)
     assert found.status is Status.OK
     assert re.search(r"expires in 2[34]\.\d h", found.sentence), (
         "made for a day, when the tests began"
@@ -51,19 +51,22 @@ def test_the_token(tmp_path: Path, slurm_site: Any, site: SlurmConfig) -> None:
     open_to_all = tmp_path / "token"
     open_to_all.write_text(slurm_site.token_file.read_text())
     open_to_all.chmod(0o644)
-    found = check_token(STOP, changed(site, token_file=open_to_all))
+    found = check_token(STOP, changed(site, token_file=open_to_all), tmp_path)
     assert (found.status, f"chmod 600 {open_to_all}" in found.sentence) == (Status.FAILED, True)
 
     soon = tmp_path / "soon"
     soon.touch(mode=0o600)
     soon.write_text(slurm_site.cluster.token("root", lifespan_s=600))
-    found = check_token(STOP, changed(site, token_file=soon))
+    found = check_token(STOP, changed(site, token_file=soon), tmp_path)
     assert (found.status, "renew the file" in found.sentence) == (Status.WARNING, True)
     assert soon.read_text().strip() not in found.sentence
 
-    found = check_token(STOP, changed(site, token_file=tmp_path / "none"))
+    found = check_token(STOP, changed(site, user="nosuchuser"), tmp_path)
+    assert (found.status, "launcher.slurm.user" in found.sentence) == (Status.FAILED, True)
+
+    found = check_token(STOP, changed(site, token_file=tmp_path / "none"), tmp_path)
     assert found.status is Status.FAILED
-    found = check_token(STOP, changed(site, token_file=tmp_path))
+    found = check_token(STOP, changed(site, token_file=tmp_path), tmp_path)
     assert (found.status, f"{tmp_path} is a folder: " in found.sentence) == (Status.FAILED, True)
 
 

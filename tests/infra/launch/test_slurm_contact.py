@@ -90,6 +90,26 @@ def test_a_wrong_token_and_a_foreign_server_are_refused_at_once(
         check(server, begun=begun)
 
 
+def test_a_user_that_nobody_is_is_refused_before_a_job_ends_as_if_its_node_had_failed(
+    server: FakeSlurm,
+) -> None:
+    roots = TokenSource(lambda: "head.eyJzdW4iOiAicm9vdCJ9.secret", "a test")
+    with pytest.raises(
+        SiteError, match="'me' is no user of this machine, and the token is 'root''s"
+    ):
+        check(server, tokens=roots, partition="main")
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_tls_where_there_is_none_is_said_at_once(server: FakeSlurm, begun: bool) -> None:
+    def no_tls(request: httpx.Request) -> httpx.Response | None:
+        raise httpx.ConnectError("[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)")
+
+    server.hook = no_tls
+    with pytest.raises(SiteError, match="speaks http without TLS: write http://"):
+        check(server, begun=begun)
+
+
 # --- at submission --------------------------------------------------------------------------------
 
 
