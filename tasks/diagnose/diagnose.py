@@ -42,6 +42,7 @@ from tasks.diagnose.endings import (
     hang,
     verdict_on_capture,
     verdict_on_nothing,
+    verdict_on_own_stop,
     verdict_on_spike,
     verdict_on_success,
 )
@@ -225,7 +226,8 @@ def _from_effects(scan: Scan) -> Verdict | None:
         return _of_finding(ending, scan)
     others = [f for f in effects if f.method not in CANCELLED]
     if others:
-        return _of_finding(behind_effect(others[0], scan), scan)
+        told = verdict_on_own_stop(scan, others)
+        return told or _of_finding(behind_effect(others[0], scan), scan)
     if not effects:
         return None
     silence_s = scan.progress.silence_before(effects[0].line)

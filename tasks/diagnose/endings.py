@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
-from configs.records import Verdict
+from configs.records import ActionKind, Verdict
+from tasks.diagnose.findings import Finding
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.own_stops import needs_a_person
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.place import who_is_missing
 from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.reports import loss_of
-from tasks.diagnose.scan import Scan
+from tasks.diagnose.scan import Scan, is_failed_exit
 from tasks.diagnose.survival import NOTICES
 from tasks.diagnose.verdicts import make_verdict
 
@@ -122,14 +124,13 @@ def verdict_on_nothing(scan: Scan) -> Verdict:
     """Unknown, with the first line that speaks of an error."""
     if not scan.order:
         return _unknown(["the logs hold no line"], _OF_EMPTY_LOGS)
-    if scan.suspicious is not None:
-        return make_verdict(
-            "Unknown",
-            method="none",
-            confidence=0.1,
-            root=scan.suspicious,
-            action="fix_by_user" if _ENVIRONMENT.search(scan.suspicious.body) else None,
-        )
+    stop = scan.watchers.stops.at_the_end(scan.progress)
+    word = scan.suspicious
+    if stop is not None and (word is None or is_failed_exit(word)):
+        return _stopped(stop, 0.2)
+    if word is not None:
+        action: ActionKind | None = "fix_by_user" if _ENVIRONMENT.search(word.body) else None
+        return make_verdict("Unknown", method="none", confidence=0.1, root=word, action=action)
     if (ended := _told_to_end(scan)) is not None:
         said = ["the job was told to stop from outside; nothing in the logs says by whom"]
         return make_verdict(
@@ -141,6 +142,19 @@ def verdict_on_nothing(scan: Scan) -> Verdict:
             mitigation=_OF_EMPTY_LOGS,
         )
     return _unknown([_passed_over(scan), *_shortened(scan)], _OF_SILENT_LOGS)
+
+
+def verdict_on_own_stop(scan: Scan, effects: list[Finding]) -> Verdict | None:
+    """A run that was stopped in the words of who stopped it; all that ranks say afterwards comes of it."""
+    stop = scan.watchers.stops.before(effects, scan.progress)
+    return None if stop is None else _stopped(stop, 0.4)
+
+
+def _stopped(stop: LogLine, confidence: float) -> Verdict:
+    action: ActionKind = "fix_by_user" if needs_a_person(stop) else "resubmit_later"
+    return make_verdict(
+        "Unknown", method="own_stop", confidence=confidence, root=stop, action=action
+    )
 
 
 def _unknown(said: list[str], mitigation: str) -> Verdict:

@@ -158,9 +158,7 @@ class Scan:
         steps = self.progress.steps_in[line.file]
         self.idle_hosts.feed(line, steps)
         self.watchers.feed(line, steps)
-        if ("xit" in line.body or "task" in line.body or "ChildF" in line.body) and (
-            _FAILED_EXIT.search(line.body)
-        ):
+        if is_failed_exit(line):
             self.survival.note_failed_exit(line)
         raised = stream.reader.feed(line)
         if not stream.reader.inside and (step is None or self.survival.restarts.awaits(line)):
@@ -308,3 +306,9 @@ class Scan:
             time=self.timeline.time_of_last(self._recent[key[0]]),
         )
         self.kept.add(key, finding)
+
+
+def is_failed_exit(line: LogLine) -> bool:
+    """Whether a launcher reports a failure."""
+    may = "xit" in line.body or "task" in line.body or "ChildF" in line.body
+    return may and _FAILED_EXIT.search(line.body) is not None

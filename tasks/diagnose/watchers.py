@@ -13,6 +13,7 @@ from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.missing_things import MissingThings, says_missing
 from tasks.diagnose.moved_counters import MovedCounters, tells_counters
+from tasks.diagnose.own_stops import OwnStops, says_that_it_stops
 from tasks.diagnose.parting_words import PartingWords, says_that_it_leaves
 from tasks.diagnose.port_checks import PortChecks, tells_port
 from tasks.diagnose.preparation import Preparation, tells_preparation
@@ -37,6 +38,7 @@ class Watchers:
     ports: PortChecks = field(default_factory=PortChecks)
     parting: PartingWords = field(default_factory=PartingWords)
     missing: MissingThings = field(default_factory=MissingThings)
+    stops: OwnStops = field(default_factory=OwnStops)
 
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -53,6 +55,7 @@ class Watchers:
         self.ports.feed(line, steps)
         self.parting.feed(line, steps)
         self.missing.feed(line, steps)
+        self.stops.feed(line, steps)
 
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
@@ -68,6 +71,7 @@ class Watchers:
         self.ports.merge(other.ports)
         self.parting.merge(other.parting)
         self.missing.merge(other.missing)
+        self.stops.merge(other.stops)
 
 
 def may_tell_watchers(line: LogLine) -> bool:
@@ -84,6 +88,7 @@ def may_tell_watchers(line: LogLine) -> bool:
         or tells_port(line)
         or says_that_it_leaves(body)
         or says_missing(body)
+        or says_that_it_stops(body)
         or names_ray_task(body)
         or tells_trouble(line)
         or is_roll_call(line)
