@@ -25,14 +25,14 @@ def user_problem(user: str, owner: str | None, folder: Path | None = None) -> st
         if owner is None or owner == user:
             return None  # A machine need not know the users of the cluster that it asks.
         return (
-            f"launcher.slurm.user: {user!r} is no user of this machine, and the token is {owner!r}'s: name the "
+            f"launcher.slurm.user: {user!r} is no user of this machine, and the token is that of {owner!r}: name the "
             "user whose jobs they are, or leave it out"
         )
     if folder is None or account.pw_uid == os.geteuid() or _can_write(account, folder):
         return None
     return (
-        f"launcher.slurm.user: jobs would run as {user!r}, who cannot write to the run directory {folder}: leave "
-        f"the user out, or make the directory first, as theirs"
+        f"launcher.slurm.user: jobs would run as {user!r}, who cannot write to {folder}: leave "
+        f"the user out, or make that folder first, as theirs"
     )
 
 

@@ -95,7 +95,7 @@ def test_a_user_that_nobody_is_is_refused_before_a_job_ends_as_if_its_node_had_f
 ) -> None:
     roots = TokenSource(lambda: "head.eyJzdW4iOiAicm9vdCJ9.secret", "a test")
     with pytest.raises(
-        SiteError, match="'me' is no user of this machine, and the token is 'root''s"
+        SiteError, match="'me' is no user of this machine, and the token is that of 'root'"
     ):
         check(server, tokens=roots, partition="main")
 
