@@ -37,7 +37,10 @@ _SAYS_MORE = ("S3StorageError", "ModelLoadingError", "DatasetLoadingError")
 _WEIGHT_FRAMES = compile_pattern(
     r"torch/serialization\.py (?:load|_load|_legacy_load|_open_file\w*|_open_zipfile_reader|__init__|persistent_load)|"
     r"/safetensors/\S+ (?:load\w*|safe_open|get_tensor)|load_state_dict|from_pretrained|"
-    r"\bload_(?:checkpoint|weights|model|pretrained\w*)\b|_load_state_dict|torch/distributed/checkpoint/state_dict_loader"
+    r"\bload_(?:checkpoint|weights|model|pretrained\w*)\b|_load_state_dict|torch/distributed/checkpoint/state_dict_loader|"
+    r"/orbax/\S+ _?(?:restore|load|deserialize)\w*|/flax/training/checkpoints\.py _?restore\w*|/keras/\S*sav\S+ _?load\w*|"
+    r"tensorflow/python/(?:checkpoint|training/saving|saved_model)\S* _?(?:restore|read|load)\w*|dist_checkpointing/\S+ _?load\w*|"
+    r"\b_?load_from_checkpoint\b|\brestore_(?:from|checkpoint\w*|weights|params)\b|\b_?load_(?:lora|adapter|peft|sharded|params)\w*"
 )
 _WEIGHT_SOURCE = compile_pattern(
     r"\b(?:load_state_dict|load_checkpoint\w*|torch\.load|safe_open|load_file|load_weights)\("

@@ -33,11 +33,14 @@ _MISSING = compile_pattern(
 _GOES_ON = compile_pattern(
     r"(?i)\b(?:from scratch|random(?:ly)?|defaults?|will not (?:load|use)|start(?:ing|s)? (?:anew|from|with)|creat(?:e|es|ing)|build(?:ing|s)?|instead)\b"
 )
-_THING = compile_pattern(
-    r"(?i)(?P<PermissionError>permission denied|access denied)|(?P<ConnectionError>\b(?:connect\w*|server|endpoint|service)\b)|"
+_BY_REASON = compile_pattern(
+    r"(?i)(?P<PermissionError>permission denied|access denied)|(?P<ImportError>\bimport\w*|\bshared object\b|\b(?:module|library|package|plugin|extension)\b)"
+)
+_BY_THING = compile_pattern(
+    r"(?i)(?P<ConnectionError>\b(?:connect\w*|server|endpoint|service)\b)|"
     r"(?P<DatasetLoadingError>\bdata ?sets?\b|\b(?:corpus|shards?|samples?|records?|document index)\b|\.(?:idx|bin|parquet|jsonl|arrow|tar|mds|h5)\b)|"
     r"(?P<ModelLoadingError>\b(?:checkpoints?|ckpt|weights?|models?|state[_ ]dict|tokenizer|snapshot)\b|\.(?:pth?|safetensors|ckpt|distcp)\b)|"
-    r"(?P<ImportError>\b(?:module|library|package|plugin|extension)\b)|(?P<FileNotFoundError>\b(?:files?|director\w+|path|folder)\b|(?:^|\s)/\w)"
+    r"(?P<FileNotFoundError>\b(?:files?|director\w+|path|folder)\b|(?:^|\s)/\w)"
 )
 _LINES_BEFORE = 8
 
@@ -65,7 +68,7 @@ class MissingThings:
         if said is None or told_at != steps or said.rank not in (None, raised.line.rank):
             return finding
         begun_at = raised.root().begun_at
-        thing = _THING.search(said.body)
+        thing = _BY_REASON.search(said.body) or _BY_THING.search(said.body)
         if thing is None or not begun_at - _LINES_BEFORE <= said.number < begun_at:
             return finding
         name = next(name for name, found in thing.groupdict().items() if found)

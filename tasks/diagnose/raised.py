@@ -29,8 +29,9 @@ _TEARDOWN = compile_pattern(
     r" (?:_?tear_?down|__exit__|__del__|close|finali[sz]e|shutdown|clean_?up|destroy\w*)$"
 )
 _THING = r"(?:[\w.'\"`/#:()-]{1,60} ?)"
+_WHEN = r"(?: (?:at|in|on|for|during|after|with) (?:an? )?(?:epoch|step|iter\w*|batch|rank|stage|phase|worker|device|exit (?:code|status)|code|exception|error)[ #=:]*[\w.-]*)*"
 _SAYS_NOTHING = compile_pattern(
-    rf"(?i)^(?:{_THING}{{0,6}}\b(?:failed|error|aborted|crashed)|"
+    rf"(?i)^(?:{_THING}{{0,6}}\b(?:failed|error|aborted|crashed){_WHEN}(?: due to (?:an|the|a previous) (?:\w+ )?(?:error|exception|failure))?|"
     rf"(?:an? )?(?:\w+ )?(?:error|exception|failure|problem) (?:occurr?ed |happened |raised )?(?:in|during|while|when|at|inside) {_THING}{{1,6}}|"
     rf"failed (?:to (?:run|execute|complete|finish)|in|during|at|while|inside) {_THING}{{1,6}})"
     r"[\s,.;:(-]*(?:(?:please )?(?:see|check|look at|cf\.?)\b.{0,60})?\W*$"

@@ -25,6 +25,11 @@ _BEGINS_AGAIN = compile_pattern(
     r"(?i)\bjob\b.{0,60}\(restart [1-9]\d*\)|\bSLURM_RESTART_COUNT=[1-9]|\brequeued job (?:starts|begins)|"
     r"\b(?:starting|started|begin\w*|launch\w*)\b.{0,80}\b(?:attempt|restart|try|run) ?#?[2-9]\b"
 )
+_RUN_AGAIN = compile_pattern(
+    r"(?i)\b(?:child|process|program|job|training|trainer|main|run|attempt|launcher|script|command)\b.{0,60}"
+    r"\b(?:exited|failed|died|crashed|killed|terminated|ended)\b.{0,60}\b(?:restart|relaunch|re-?submitt|respawn|re-?start)(?:ing|ed|s)?\b"
+)
+"""Of who looks after the whole program; workers of any kind may come and go."""
 _REQUEUED = compile_pattern(
     r"(?i)\bjob(?:id)?[ =:]*[\w.]{1,30}:? (?:(?:is|was|has been|being) )?requeued\b"
 )
@@ -139,6 +144,8 @@ class Restarts:
         if _says_that_it_is_requeued(body):
             starts = self._of(line)
             starts.ended, starts.by_scheduler = line.number, True
+        elif "estart" in body or "aunch" in body or "spawn" in body or "ubmitt" in body:
+            self._note_answer(line)
         label = _number_of_start(body)
         if label is not None:
             _note_label(self._of(line), label, line)
@@ -147,6 +154,13 @@ class Restarts:
                 starts.begins, starts.sure = line.number, True
             elif starts.ended > starts.begins and _seems_to_begin(body, starts):
                 starts.begins, starts.sure = line.number, False
+
+    def _note_answer(self, line: LogLine) -> None:
+        """Take note of one who says that the program has ended and that it is started again."""
+        if _RUN_AGAIN.search(line.body) is not None:
+            starts = self._of(line)
+            starts.ended, starts.by_scheduler = line.number, False
+            starts.begins, starts.sure = line.number + 1, False
 
     def note_end(self, line: LogLine, finding: Finding | None = None) -> None:
         """A launcher reports a failure, or a finding tells how a start ended."""
@@ -195,6 +209,7 @@ def may_begin(body: str) -> bool:
         or _number_of_start(body) is not None
         or _COMMAND.search(body) is not None
         or _says_that_it_is_requeued(body)
+        or _RUN_AGAIN.search(body) is not None
     )
 
 

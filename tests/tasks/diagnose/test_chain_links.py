@@ -35,6 +35,9 @@ def _chain(tmp_path: Path, *links: str, joint: str = _JOINT, prefix: str = "") -
         "RuntimeError: Error in callback on_train_end",
         "TrainerError: an unexpected error occurred while running stage 2. Please check the log above.",
         "ValueError: failed to run hook 'evaluate'",
+        "RuntimeError: Evaluation hook failed at epoch 3",
+        "RuntimeError: worker 3 failed with exit code 1",
+        "TrainError: run aborted due to a previous error",
         "RuntimeError: could not summarise: KeyError: 'AP50'",
         "RuntimeError: summary of bbox: KeyError('AP50')",
     ],
@@ -223,6 +226,8 @@ _NOTHING = [
         ("cannot connect to the feature server", "ConnectionError"),
         ("WARNING: checkpoint not found, starting from scratch", "AttributeError"),
         ("cache file not found, building it", "AttributeError"),
+        ("error: cannot open /data/idx: Permission denied", "PermissionError"),
+        ("apex not importable: libcusparse.so.12: cannot open shared object file", "ImportError"),
         ("no answer found for question 12", "AttributeError"),
     ],
 )
@@ -240,3 +245,19 @@ def test_what_was_missing_long_before_explains_nothing(tmp_path: Path) -> None:
         assert verdict_on(tmp_path, [said, *between, *_NOTHING]).failure_class == "AttributeError"
     other = [*_NOTHING[:2], "AttributeError: 'Config' object has no attribute 'sizes'"]
     assert verdict_on(tmp_path, [said, *other]).failure_class == "AttributeError"
+
+
+@pytest.mark.parametrize(
+    ("frames", "error", "failure_class"),
+    [
+        ("/opt/orbax/checkpoint/checkpoint_manager.py restore", "ValueError: tree structures do not match", "ModelLoadingError"),
+        ("/opt/lightning/core/saving.py _load_from_checkpoint", "KeyError: 'version'", "ModelLoadingError"),
+        ("/w/t.py restore_checkpoint;/opt/ts.py open", 'ValueError: NOT_FOUND: Error opening "zarr" driver', "ModelLoadingError"),
+        ("/opt/keras/src/saving/saving_lib.py load_weights_only", "OSError: truncated file", "ModelLoadingError"),
+        ("/w/t.py restore_from_cache_of_rows", "ValueError: bad row", "ValueError"),
+    ],
+)  # fmt: skip
+def test_other_frameworks_read_weights_too(
+    tmp_path: Path, frames: str, error: str, failure_class: str
+) -> None:
+    assert _chain(tmp_path, f"{frames}|{error}").failure_class == failure_class

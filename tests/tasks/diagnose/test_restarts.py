@@ -67,6 +67,11 @@ FAULT = [
         [
             *STEPS,
             "RuntimeError: CUDA error: an illegal memory access was encountered",
+            "[supervisor] child exited with 1, restarting in 10 s (2/3)",
+        ],
+        [
+            *STEPS,
+            "RuntimeError: CUDA error: an illegal memory access was encountered",
             "---- run 2, batch halved ----",
         ],
         [TIME_LIMIT, "job 72 picks up from step 1200"],
@@ -133,6 +138,10 @@ def test_what_ended_an_earlier_start_is_past(tmp_path: Path, before: list[str]) 
         (
             [NODE_FAILED, "slurmctld: JobId=61 requeued", *FAULT[:2], "KeyboardInterrupt"],
             "NodeFailure",
+        ),
+        (
+            ["RuntimeError: CUDA error: x", "env worker 3 died, restarting it", *FAULT],
+            "CUDAError",
         ),
         (["upload attempt 1 of 3 failed", "upload attempt 2 ok", NODE_FAILED], "NodeFailure"),
     ],
