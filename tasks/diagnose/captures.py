@@ -10,12 +10,19 @@ from tasks.diagnose.times import time_of
 
 _RUNNING = compile_pattern(
     r"(?i:state[=: ]+(?:RUNNING|R)\b)|\bRUNNING\b|\d (?:R|RUNNING) +\d[\d:-]*:\d\d\b|"
-    r"(?i:\b(?:captured?|collected|snapshot|taken)\b.*\b(?:phase|status)[=: ]+(?:RUNNING|R)\b)"
+    r"\b\d+/\d+ (?:pods?|ranks|workers|processes) (?:are )?(?i:running)\b|"
+    r"(?i:\b(?:captured?|copied|collected|snapshot|taken)\b.*\b(?:phase|status)[=: ]+(?:RUNNING|R)\b)"
 )
 """As Slurm, Kubernetes and those who ask them write it; squeue's line has the time used behind it."""
 _LAST = compile_pattern(
-    r"(?i)last[_ ](?:output|write|line|entry|message|modified|update)(?: (?:written|was|seen|at|on)){0,2}[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
+    r"(?i)(?:last[_ ](?:output|write|line|entry|message|modified|update)(?: (?:written|was|seen|at|on)){0,2}|\bmtime|"
+    r"\bno (?:new )?(?:output|lines?|entry|message|write) since)[=: ]+(?P<last>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)"
 )
+_CLOCK_SINCE = compile_pattern(
+    r"(?i)(?P<hour>\d\d):(?P<minute>\d\d):(?P<second>\d\d)\b.*\b(?:no (?:new )?(?:output|lines?|entry|message|write|step)|last (?:output|line|step|write))"
+    r"(?: (?:written|was|seen|at))? (?:since|at) (?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)\b"
+)
+"""Both by the clock alone, within a day."""
 _AGE = compile_pattern(
     r"(?i)(?:\b|_)(?:last|latest|newest|no|new|log|output)(?:[ _].{0,40}?[ _]|[ _])?"
     r"(?:output|line|write|written|log|mtime|entry|message|update|modified|activity)\b.{0,20}?[ =:]"
@@ -55,6 +62,8 @@ def capture_in(text: str) -> Capture | None:
     taken = time_of(text)
     age = None if _OF_OTHER_THINGS.search(text) else _AGE.search(text)
     silence_s = float(age["age"]) * _UNITS_S[age["unit"][0].casefold()] if age else None
+    if silence_s is None and (since := _CLOCK_SINCE.search(text)) is not None:
+        silence_s = _between_clocks(since.groupdict())
     if taken is None and silence_s is None:
         return None
     match = _LAST.search(text)
@@ -62,6 +71,20 @@ def capture_in(text: str) -> Capture | None:
     if last is None and taken is not None and silence_s is not None:
         last = taken - silence_s
     return Capture(taken, last, silence_s)
+
+
+def _between_clocks(parts: dict[str, str | None]) -> float:
+    taken, last = (
+        3600 * int(parts[h] or 0) + 60 * int(parts[m] or 0) + int(parts[s] or 0)
+        for h, m, s in (("hour", "minute", "second"), ("h", "m", "s"))
+    )
+    return float((taken - last) % 86_400)
+
+
+def last_output_in(texts: Iterable[str]) -> float | None:
+    """When the output stopped, as a line of its own says it."""
+    told = [time_of(m["last"]) for m in (_LAST.search(t) for t in texts) if m is not None]
+    return max((seen for seen in told if seen is not None), default=None)
 
 
 def looked_at(row: str, beside: Iterable[str]) -> Capture | None:

@@ -19,7 +19,7 @@ _FRAME = compile_pattern(
     rf"(?:^|[:|\]])\s*(?P<function>{_FUNCTION}|0x[0-9a-f]+) {_PLACE}\s*$|"
     r"^\s+File \"[^\"]+\", line \d+ in (?P<name>\S+)\s*$"
 )
-_RANK = compile_pattern(r"(?i)(?:^|[^a-z])rank[ =:#_]{0,2}(?P<rank>\d{1,6})\b")
+_RANK = compile_pattern(r"(?i)(?:^|[^a-z])rank[\"' =:#_]{0,3}(?P<rank>\d{1,6})\b")
 _PROCESS = compile_pattern(r"(?i)\b(?:pid|process|thread)[ =:#]{1,2}(?P<pid>\d{2,9})\b")
 _THREAD = compile_pattern(r"\"(?P<thread>[\w-]+)\"")
 _WAITS = compile_pattern(

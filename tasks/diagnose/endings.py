@@ -13,7 +13,7 @@ from tasks.diagnose.place import who_is_missing
 from tasks.diagnose.progress import SILENCE_S
 from tasks.diagnose.reports import loss_of
 from tasks.diagnose.scan import Scan, is_failed_exit
-from tasks.diagnose.survival import NOTICES
+from tasks.diagnose.survival import NOTICES, STEPS_AFTER
 from tasks.diagnose.verdicts import make_verdict
 
 _OF_EMPTY_LOGS = "Look at the scheduler's record of the job and the nodes' system logs."
@@ -65,12 +65,33 @@ def verdict_on_spike(scan: Scan) -> Verdict | None:
 def verdict_on_capture(scan: Scan) -> Verdict | None:
     """A job that still ran when its log was taken: silent for long, or as it should be."""
     capture = scan.progress.capture()
+    if (stuck := _verdict_on_a_rank_behind(scan)) is not None:
+        return stuck
     if capture is None:
         return _verdict_on_silent_end(scan) or _verdict_on_watchers(scan)
     line, silence_s = capture
     if silence_s <= SILENCE_S:
         return make_verdict("NoFailure", method="still_running", confidence=0.8, evidence=[line])
     return hang(scan, f"the job still ran and had done nothing for {silence_s:.0f} s", line)
+
+
+def _verdict_on_a_rank_behind(scan: Scan) -> Verdict | None:
+    """No error, no end, and steps do not go on: one rank was not heard of for long, or is steps behind."""
+    if scan.suspicious is not None or scan.survival.failed_exit() is not None:
+        return None
+    heartbeats = scan.watchers.heartbeats
+    file, steps = heartbeats.seen
+    if heartbeats.silent_rank() is not None and scan.progress.steps_in[file] - steps < STEPS_AFTER:
+        return hang(
+            scan, "one rank was not heard of for far longer than all others", _last_line(scan)
+        )
+    if scan.progress.by_rank.stands():
+        return hang(
+            scan,
+            "ranks report the same step again and again, and some are behind",
+            _last_line(scan),
+        )
+    return None
 
 
 def _verdict_on_silent_end(scan: Scan) -> Verdict | None:

@@ -14,13 +14,16 @@ from itertools import pairwise
 from tasks.diagnose.host_names import MAX_HOSTS, family_of, may_name_host, only_host_in
 from tasks.diagnose.node_lists import expand_hosts
 from tasks.diagnose.patterns import compile_pattern
-
-_RANKS = compile_pattern(
-    r"(?i)\branks?[ =:]*\[?(?P<low>\d{1,6}) ?(?:-|\.\.|to|\x{2013}) ?(?P<high>\d{1,6})\b"
+from tasks.diagnose.rank_spans import (
+    RANKS_OF_RANGE,
+    all_ranges,
+    numbered_hosts,
+    spans_of_hosts,
+    tells_ranks,
 )
-_SPAN_OF_HOST = re.compile(r"(?:^|[\s|,;(])(\d{1,6})-(\d{1,6})[:= ]{1,3}([A-Za-z][\w.-]{1,80}\w)")
+
 _SLOTS = compile_pattern(
-    r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*) (?:slots|max_slots) ?= ?(?P<count>\d{1,3})\b"
+    r"(?:^|\s)(?P<host>[A-Za-z][\w.-]*)(?: +# ?| )(?:slots|max_slots) ?= ?(?P<count>\d{1,3})\b"
 )
 _NODE_RANK = compile_pattern(r"(?i)\bnode[_-]rank[ =:]+(?P<key>\d{1,5})\b")
 _PROCESSES = compile_pattern(
@@ -48,7 +51,6 @@ _WORD = re.compile(r"[A-Za-z][\w-]{1,62}(?:\.[\w-]{1,62}){0,8}")
 _BETWEEN = re.compile(r"(?:=[\d.]+|\([\d.]+\)|:\d+)?[\s,;|]+")
 _MAX_ALONE_CHARS = 80
 _MAX_SLOTS = 64
-_RANKS_OF_RANGE = 4096
 _MAX_PLACED = 200_000
 
 
@@ -97,7 +99,7 @@ class HostLists:
         if self._map_node and "Process rank" in text and (match := _MAP_RANK.search(text)):
             self.mapped.setdefault(int(match["rank"]), self._map_node)
             return
-        if "rank" in lower:
+        if "rank" in lower or "process" in lower:
             self._note_ranges(text, label)
             self._note_start(text, label)
         if "slots" in lower and (match := _SLOTS.search(text)):
@@ -110,8 +112,10 @@ class HostLists:
         self._note_names(text)
         if "*" in text and len(slots := _LSF.findall(text)) > 1:
             self.slots.update({host: int(count) for count, host in slots if host not in self.slots})
-        if "-" in text and len(spans := _SPAN_OF_HOST.findall(text)) > 1:
-            self._note_spans([(int(low), int(high), name) for low, high, name in spans])
+        for low, high, name in spans_of_hosts(text):
+            self._place(low, high, name)
+        if "=" in text or ":" in text:
+            self.hosts.update(dict.fromkeys(numbered_hosts(text)))
 
     def note_job(self, text: str, *, certain: bool) -> None:
         """A list of nodes as Slurm writes it: the first that is met, and then what the environment has."""
@@ -123,7 +127,7 @@ class HostLists:
 
     def _note_ranges(self, text: str, label: str | None) -> None:
         """Each host stands before its ranks, or each behind them; a label may stand for all."""
-        found = _all_ranges(text)
+        found = all_ranges(text)
         if not found:
             return
         cuts = [0, *(end for _, _, _, end in found)]
@@ -139,7 +143,7 @@ class HostLists:
         ]
         names = before if all(before) else after if all(after) else [label] if not several else []
         for (low, high, _, _), name in zip(found, names, strict=False):
-            if name is not None and 0 <= high - low < _RANKS_OF_RANGE:
+            if name is not None and 0 <= high - low < RANKS_OF_RANGE:
                 self._place(low, high, name)
 
     def _place(self, low: int, high: int, name: str) -> None:
@@ -150,14 +154,6 @@ class HostLists:
         self._placed += high - low + 1
         for rank in range(low, high + 1):
             self.ranges.setdefault(rank, name)
-
-    def _note_spans(self, spans: list[tuple[int, int, str]]) -> None:
-        """Of hosts behind numbers that go on from one to the next, as ranks do: 0-7 a1 | 8-15 a2."""
-        if spans[0][0] != 0 or any(b[0] != a[1] + 1 for a, b in pairwise(spans)):
-            return
-        if all(may_name_host(name) for _, _, name in spans) and spans[-1][1] < _RANKS_OF_RANGE:
-            for low, high, name in spans:
-                self._place(low, high, name)
 
     def _note_start(self, text: str, label: str | None) -> None:
         host = label or only_host_in(text)
@@ -240,10 +236,11 @@ class HostLists:
 
 def may_be_list(text: str) -> bool:
     """Whether the line may tell hosts, or one of a list of them."""
-    telling = (_RANKS, _SLOTS, _NODE_RANK, _FIRST_RANK)
+    telling = (_SLOTS, _NODE_RANK, _FIRST_RANK)
     alone = text.strip()
     return (
-        any(pattern.search(text) for pattern in telling)
+        tells_ranks(text)
+        or any(pattern.search(text) for pattern in telling)
         or _MAP_NODE.match(text) is not None
         or _ON_NODE.search(text) is not None
         or _WORLD.search(text) is not None
@@ -251,7 +248,6 @@ def may_be_list(text: str) -> bool:
         or _MAP_RANK.search(text) is not None
         or (len(alone) < _MAX_ALONE_CHARS and _WORD.fullmatch(alone) is not None)
         or len(_row_of_names(text)) > 1
-        or len(_SPAN_OF_HOST.findall(text)) > 1
     )
 
 
@@ -265,17 +261,7 @@ def filled(starts: dict[int, str], each: int | None = None) -> dict[int, str]:
     step = each if each is not None else min(steps, default=0)
     if each is None and len(steps) != 1:
         return {}
-    return {s + at: starts[s] for s in ranks for at in range(min(step, _RANKS_OF_RANGE))}
-
-
-def _all_ranges(text: str) -> list[tuple[int, int, int, int]]:
-    """All ranges of ranks: first, last, where it begins and ends in the text."""
-    found, at = [], 0
-    while match := _RANKS.search(text[at:]):
-        end = at + match.end()
-        found.append((int(match["low"]), int(match["high"]), end - len(match[0]), end))
-        at = end
-    return found
+    return {s + at: starts[s] for s in ranks for at in range(min(step, RANKS_OF_RANGE))}
 
 
 def _names(text: str, of_any_kind: bool) -> Iterable[str]:

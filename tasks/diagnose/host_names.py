@@ -21,7 +21,7 @@ _ADDRESS = compile_pattern(
 _STEM = re.compile(r"[A-Za-z]*")
 _PARTS_OF_A_HOST = """
 cuda cpu numa device dev card mlx ib eth ens enp eno enx bond hsn lo docker veth br mem nvme sd hfi bnxt rdma nic
-port pci pcie socket core cores thread threads sm gen roce irdma efa ocp rail switch
+port pci pcie socket core cores thread threads sm gen roce irdma efa ocp rail switch psu fan dimm
 """
 _RANKS_AND_WORK = """
 rank ranks local global tp pp dp cp ep vpp etp fsdp hsdp ddp mesh stage layer layers expert block chunk shard
@@ -43,6 +43,9 @@ _INTERFACE = re.compile(
 )
 _GPU = re.compile(r"(?i)gpu\d")
 _DEVICE = re.compile(r"(?i)gpu-?(?:\d|[0-9a-f]{8}(?:-[0-9a-f-]+)?)")
+_IDENTIFIER = re.compile(r"[0-9a-f]{12,}")
+_DOMAIN = re.compile(r"(?:\.[a-z][\w-]*){2,8}")
+_OF_A_MODEL = (".weight", ".bias", ".proj", ".grad")
 _LAST_LETTER = re.compile(r"(?<=[-#])[a-z]$")
 _LAST_HEX = re.compile(r"(?<=-)(?=[0-9a-f]{0,11}\d)[0-9a-f]{2,12}$")
 _FILE = re.compile(
@@ -107,12 +110,25 @@ def may_name_host(name: str) -> bool:
         return False
     if _FILE.search(name) or _GPU_MODEL.match(short):
         return False
-    if _DEVICE.fullmatch(short) or _SHORT.fullmatch(short):
+    if _DEVICE.fullmatch(short) or is_an_identifier(short):
+        return False
+    if _SHORT.fullmatch(short) and not _has_domain(name):
         return False
     stem = _STEM.match(short)
     if stem is None or (stem[0].lower() in _UNITS and short.count("-") > 1):
         return stem is not None
     return stem[0].lower() not in _NO_STEMS
+
+
+def is_an_identifier(name: str) -> bool:
+    """Whether a word is but a long hexadecimal number, as programs give to what they start."""
+    return _IDENTIFIER.fullmatch(name) is not None
+
+
+def _has_domain(name: str) -> bool:
+    """Whether letters with dots stand behind the first one, as in s14.ai.lab, and no part of a model."""
+    rest = name[len(short_name(name)) :]
+    return _DOMAIN.fullmatch(rest) is not None and not name.endswith(_OF_A_MODEL)
 
 
 def is_a_device(name: str) -> bool:

@@ -27,7 +27,7 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _RANK = compile_pattern(
-    r"(?i)(?:^|[^a-z0-9])(?P<what>(?:[a-z]+[_ ])?(?:rank|process(?:_id|_index)?)|r)[ =:#(\"']{0,4}(?P<key>\d{1,6})(?:[^\w.]|$)"
+    r"(?i)(?:^|[^a-z0-9])(?P<what>(?:[a-z]+[_ ])?(?:rank(?:[ _-]?map)?|process(?:_id|_index)?|proc)|global|r|p)[ =:#(\"']{0,4}(?P<key>\d{1,6})(?:[^\w.]|$)"
 )
 NOT_OF_THE_JOB = ("local", "node", "group", "tp", "pp", "dp", "ep", "cp", "parallel", "eval")
 """Ranks within something smaller, or other than all processes."""
@@ -37,6 +37,8 @@ _NO_TABLE = compile_pattern(
 """Lines that tell of others than their writer."""
 _MASTER = re.compile(r"(?i)\bmaster_(?:addr|port)[=:] ?\S+")
 """A setting that all ranks have alike."""
+_COLUMN = re.compile(r"\s*[\[(<{] ?(\d{1,5})[\])>}]:? ")
+"""A number before a line, which is a rank's if neighbours share a host."""
 _NUMBERS = re.compile(
     r"(?<![A-Za-z])[0-9a-fA-F]{6,}(?![A-Za-z])|\b(?:\d[0-9a-fA-F]|[0-9a-fA-F]\d)\b|\d+"
 )
@@ -61,6 +63,8 @@ class HostTables:
     """By wording: hosts by rank."""
     addresses: dict[str, Table] = field(default_factory=dict)
     """By wording: hosts by address."""
+    columns: dict[str, Table] = field(default_factory=dict)
+    """By wording: hosts by the number that stands before the line."""
     lists: HostLists = field(default_factory=HostLists)
     labels: Counter[str] = field(default_factory=Counter)
     """What stands before lines where a host may."""
@@ -80,6 +84,8 @@ class HostTables:
             self.lists.last_rank = max(self.lists.last_rank, line.rank)
         if rank is not None:
             self._note(self.ranks, rank, text)
+        elif (number := column_of(text)) is not None:
+            self._note(self.columns, str(number), text)
         if text.count(".") >= 3 and (address := address_in(text)) is not None:
             self._note(self.addresses, address, text)
 
@@ -123,7 +129,11 @@ class HostTables:
 
     def merge(self, other: HostTables) -> None:
         """Add what other lines of the same job told."""
-        for mine, theirs in ((self.ranks, other.ranks), (self.addresses, other.addresses)):
+        for mine, theirs in (
+            (self.ranks, other.ranks),
+            (self.columns, other.columns),
+            (self.addresses, other.addresses),
+        ):
             for shape, table in theirs.items():
                 if shape not in mine and len(mine) >= _MAX_SHAPES:
                     continue
@@ -145,6 +155,15 @@ class HostTables:
                 first_ranks = 0 in hosts and len(set(hosts.values())) == len(hosts)
                 found = {**(filled(hosts) if first_ranks else {}), **hosts, **found}
         return {**self.lists.by_order(), **found, **self.lists.by_rank()}
+
+    def by_column(self, known: set[str]) -> dict[int, str]:
+        """Hosts by the numbers before lines, if several of them share each of these."""
+        found: dict[int, str] = {}
+        for table in self.columns.values():
+            hosts = {int(number): host for number, host in table.items() if host}
+            if len(hosts) >= 2 * len(set(hosts.values())) and _is_rank_table(hosts, known):
+                found = {**hosts, **found}
+        return found
 
     def by_address(self) -> dict[str, str]:
         """Hosts by address."""
@@ -176,6 +195,12 @@ class HostTables:
         return regular[0] if len(regular) == 1 else None
 
 
+def column_of(text: str) -> int | None:
+    """The number that stands before a line."""
+    match = _COLUMN.match(text)
+    return None if match is None else int(match[1])
+
+
 def may_be_table(body: str) -> bool:
     """Whether the line may be one of a table of hosts."""
     if may_be_list(body):
@@ -183,7 +208,9 @@ def may_be_table(body: str) -> bool:
     body = _MASTER.sub("", body)
     if _NO_TABLE.search(body) or not host_tokens(body):
         return False
-    return _RANK.search(body) is not None or address_in(body) is not None
+    if _RANK.search(body) is not None or column_of(body) is not None:
+        return True
+    return address_in(body) is not None
 
 
 def names_beside_rank(line: LogLine) -> bool:

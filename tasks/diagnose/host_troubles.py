@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from tasks.diagnose.host_names import address_in, host_tokens
+from tasks.diagnose.host_names import address_in, host_tokens, label_of
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
@@ -27,6 +27,11 @@ _TROUBLE = compile_pattern(
 )
 _OF_A_HOST = compile_pattern(r"(?i)\b(?:ssh|ping)\b|\b(?:host|node|agent|machine)[ =:]{1,2}\d")
 """What is reached is a machine, and no rank's port."""
+_CALLED = compile_pattern(
+    r"(?i)\b(?:ping|ssh|host|node|bmc|ipmi|agent|machine|server)[ =:]{1,2}(?P<host>[a-z][a-z0-9]*(?:[-.][a-z0-9]+)*)"
+)
+"""A host by a name without a number, which only counts if it is one of the job's."""
+_CONNECTS = compile_pattern(r"(?i)\bconnect(?:ion|ing)?\b")
 _INSTANCE = re.compile(r"i-[0-9a-f]{8,17}")
 """A cloud's name for the machine behind a node."""
 _RECORD = compile_pattern(r"\bNodeName=(?P<host>[A-Za-z][\w.-]*)")
@@ -126,6 +131,18 @@ def _host_in_trouble(line: LogLine) -> str | None:
         return None
     tokens = set(host_tokens(text))
     hosts = {name for name in tokens if _INSTANCE.fullmatch(name) is None} or tokens
+    if hosts == {label_of(text)} and _CONNECTS.search(text) and address_in(text) is not None:
+        return None  # It is the one that connects.
     if not hosts and _OF_A_HOST.search(text) is not None:
         hosts = set() if (address := address_in(text)) is None else {address}
+    if not hosts:
+        hosts = {name for name in _called_in(text) if not any(c.isdigit() for c in name)}
     return hosts.pop() if len(hosts) == 1 else None
+
+
+def _called_in(text: str) -> set[str]:
+    found: set[str] = set()
+    while (match := _CALLED.search(text)) is not None:
+        found.add(str(match["host"]))
+        text = text[match.end() :]
+    return found

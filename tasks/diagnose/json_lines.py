@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tasks.diagnose.exceptions import TRACEBACK_HEADER
-from tasks.diagnose.logs import MAX_RANKS, LogLine, without_controls
+from tasks.diagnose.logs import MAX_RANKS, LogLine, split_prefix, without_controls
 
 _HEADER = f"{TRACEBACK_HEADER}:"
 _ESCAPED_TRACEBACK = f"{_HEADER}\\n"
@@ -18,13 +18,16 @@ _TEXT_KEYS = ("exc", "exception", "exc_value", "exception.message", "error", "er
 _MESSAGE_KEYS = ("msg", "message", "event", "m", "text", "body", "log", "short_message", "@message")
 _ERROR_NUMBER = 50
 """Of levels that are numbers, as pino and Python's logging have them."""
+_OUTPUT_KEYS = ("line", "log", "stderr", "stdout", "output", "raw")
+"""Where collectors put what a program has printed."""
+_OUTPUTS = tuple(f'"{key}":' for key in _OUTPUT_KEYS)
 _RANK_KEYS = ("rank", "global_rank")
 
 
 def parts_of(line: LogLine) -> list[LogLine]:
     """A logger's line as a program without structured logs would have written it: an error's record as
     its words, a traceback that was put into one line as many."""
-    if line.body.startswith("{") and (record := _error_record(line.body)) is not None:
+    if line.body.startswith("{") and (record := _telling_record(line.body)) is not None:
         return _parts_of_record(line, record)
     if _ESCAPED_TRACEBACK in line.body:
         return [
@@ -33,12 +36,19 @@ def parts_of(line: LogLine) -> list[LogLine]:
     return [line]
 
 
-def _error_record(body: str) -> dict[str, Any] | None:
+def _telling_record(body: str) -> dict[str, Any] | None:
+    """The record, if it is an error's or holds what a program has printed."""
     try:
         record = json.loads(body)
     except (ValueError, RecursionError):  # no JSON, or nested as no logger nests it
         return None
-    return record if isinstance(record, dict) and _is_error(record) else None
+    if not isinstance(record, dict):
+        return None
+    return record if _is_error(record) or _printed(body, record) else None
+
+
+def _printed(body: str, record: dict[str, Any]) -> str:
+    return _first(record, _OUTPUT_KEYS) if any(key in body for key in _OUTPUTS) else ""
 
 
 def _parts_of_record(line: LogLine, record: dict[str, Any]) -> list[LogLine]:
@@ -51,6 +61,9 @@ def _parts_of_record(line: LogLine, record: dict[str, Any]) -> list[LogLine]:
         if parts[-1][:1].isspace() and kind:
             parts.append(f"{kind}: {text}")
         return [_part(line, part) for part in parts]
+    if not (kind or text) and (printed := _printed(line.body, record).rstrip()):
+        own, body = split_prefix(without_controls(printed))
+        return [replace(line, rank=line.rank if own is None else own, body=body)]
     message = _first(record, _MESSAGE_KEYS)
     said = f"{kind}: {text or message}" if kind else f"ERROR {message}: {text}".rstrip(": ")
     return [replace(line, body=without_controls(said))]

@@ -37,7 +37,9 @@ _PREFIX = re.compile(
 _ACTOR = compile_pattern(r"\((?:[^()]*\brank=(?P<rank>\d{1,6})\b)?[^()]*\bpid=\d+[^()]*\) ?")
 # Behind what a container, a pipe or another launcher puts before every line.
 _INNER_RANK = re.compile(
-    r"(?:[^\[\]'\"]{1,80}\[(?:rank|default)(\d{1,6})\]:|[\d\s:.,TZ/+-]{8,40}\[?rank[ _]?(\d{1,6})\]?:?) ?"
+    r"(?:[^\[\]'\"]{1,80}\[(?:rank|default)(\d{1,6})\]:|[\d\s:.,TZ/+-]{8,40}\[?rank[ _]?(\d{1,6})\]?:?|"
+    r"\[?[\d\s:.,TZ/+-]{8,40}\]? ?r(\d{1,6})(?=[ :] ?[a-z])|"
+    r"[^'\"|{}]{0,60}(?:\|r(?:ank ?)?(\d{1,6})\||\{rank ?(\d{1,6})\})) ?"
 )
 # As `srun --label` with the host put before it.
 _HOST_AND_RANK = re.compile(r"(?=[A-Za-z][A-Za-z0-9_.-]{0,60}\d {1,4}\d{1,5}: )\S+ +(\d+): ")
@@ -117,7 +119,7 @@ def split_prefix(text: str) -> tuple[int | None, str]:
         elif text[:1] == "(" and (actor := _ACTOR.match(text)) is not None:
             rank, end = int(actor["rank"]) if actor["rank"] else rank, actor.end()
         elif rank is None and (inner := _INNER_RANK.match(text)) is not None:
-            rank, end = int(inner[1] or inner[2]), inner.end()
+            rank, end = int(inner[inner.lastindex or 0]), inner.end()
         elif rank is None and (labelled := _HOST_AND_RANK.match(text)) is not None:
             rank, end = int(labelled[1]), labelled.end()
         else:

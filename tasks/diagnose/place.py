@@ -15,6 +15,9 @@ from tasks.diagnose.scan import Scan
 
 TIMEOUTS = ("nccl_timeout", "collective_timeout")
 _PROCESS = compile_pattern(r"(?:\bpid[=' ]+|[Kk]illed? process )(\d+)")
+_CRASHED = compile_pattern(
+    r"(?i)\bsignal: (?:aborted|segmentation fault|bus error|illegal instruction|floating point)|\bsegmentation fault\b"
+)
 _NAMES_ANOTHER = ("job_node_fail",)
 """Rules whose lines name the batch host."""
 _COUNTED = ("NVLinkError", "ECCError", "NetworkError")
@@ -49,8 +52,10 @@ def _name_of_node(finding: Finding, scan: Scan) -> str | None:
 
 
 def _sits_in_a_node(finding: Finding, scan: Scan) -> bool:
-    if finding.failure_class == "DataloaderKilled" and finding.action == "fix_by_user":
-        return False  # The container's shared memory is too small, on whatever node.
+    if finding.failure_class == "DataloaderKilled" and (
+        finding.action == "fix_by_user" or _CRASHED.search(finding.line.body) is not None
+    ):
+        return False  # Shared memory that is too small, or code that crashes, on whatever node.
     if finding.failure_class == "Hang" and finding.action == "restart_same_nodes":
         return False  # Several hosts wait for what they share.
     local = CLASSES[finding.failure_class].node_local or finding.action == "restart_exclude_node"
@@ -85,6 +90,11 @@ def _named_in_lines(finding: Finding, others: list[Finding], scan: Scan) -> str 
     hosts = (topology.named_in(other.line.body) for other in (finding, *others))
     if (host := next((name for name in hosts if name is not None), None)) is not None:
         return host
+    lines = [f.line.text for f in (finding, *others)] if finding.role != "effect" else []
+    if (node := next(filter(None, map(topology.pods.named_in, lines)), None)) is not None:
+        return node
+    if finding.role != "effect" and (node := topology.pods.node_of_label(finding.line.text)):
+        return node
     writer = topology.writer_of(finding.line) if finding.role != "effect" else None
     if writer is None and finding.role == "decisive":
         return only_name_in(finding.line.text)
@@ -114,7 +124,8 @@ def rank_of(finding: Finding, scan: Scan) -> int | None:
         return finding.rank if told is None else told
     match = _PROCESS.search(finding.line.body)
     if match is None:
-        return writer_of(finding.line)
+        writer = writer_of(finding.line)
+        return scan.topology.rank_before(finding.line.text) if writer is None else writer
     pid = int(match[1])
     death = scan.torchrun.failure_of(pid)
     if death is not None and death.rank is not None:
@@ -124,6 +135,8 @@ def rank_of(finding: Finding, scan: Scan) -> int | None:
 
 def stuck_ranks(scan: Scan) -> set[int]:
     """The ranks that the others wait for: those that report no time-out, or are a step behind."""
+    if (silent := scan.watchers.heartbeats.silent_rank()) is not None:
+        return {silent}
     reported = {f.rank for f in scan.fatal("effect") if f.method in TIMEOUTS}
     known = known_ranks(scan)
     own = {rank for rank in reported if rank is not None}
@@ -174,6 +187,8 @@ def known_ranks(scan: Scan) -> set[int]:
 
 def one_host(scan: Scan, ranks: Iterable[int]) -> str | None:
     """The host of all these ranks, when it is one of several."""
-    by_rank = {**scan.topology.by_launch, **scan.topology.by_rank}
-    hosts = {by_rank.get(rank) for rank in ranks}
-    return hosts.pop() if len(hosts) == 1 and len(set(by_rank.values())) > 1 else None
+    topology = scan.topology
+    by_rank = {**topology.by_launch, **topology.by_rank}
+    hosts = {topology.host(None, rank) for rank in ranks}
+    several = {*by_rank.values(), *topology.tables.lists.hosts, *topology.job_hosts}
+    return hosts.pop() if len(hosts) == 1 and len(several) > 1 else None

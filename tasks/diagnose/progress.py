@@ -14,13 +14,13 @@ from itertools import accumulate, pairwise
 from statistics import median
 
 from tasks.diagnose.blocks import without_middle
-from tasks.diagnose.captures import capture_in, is_of_a_look, looked_at
+from tasks.diagnose.captures import capture_in, is_of_a_look, last_output_in, looked_at
 from tasks.diagnose.logs import LogLine, make_line
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.rank_steps import StepsByRank
 from tasks.diagnose.reports import COULD_BE_LOSS, COULD_BE_STEP, loss_of, step_in
 from tasks.diagnose.sources import Source
-from tasks.diagnose.times import time_of
+from tasks.diagnose.times import time_of, year_of
 
 _SUCCEEDED = compile_pattern(
     r"(?i)\bJob '?\S+ succeeded\b|(?:exit(?:s|ed)?|finished)(?: with)?(?: (?:return|exit|status))? ?[ _]?(?:code|status):? ?(?:= ?)?0\b|"
@@ -38,6 +38,10 @@ _FAILED = compile_pattern(
 )
 _OF_AN_OUTCOME = ("exit", "code", "state", "status", "succeeded", "rc=", "returned", "completed")
 """In lower case: a line with none of them tells of neither."""
+_OF_A_COLLECTIVE = compile_pattern(
+    r"(?i)\b(?:seq(?:uence)?(?:[ _](?:id|num\w*))?|collective|all_?reduce|all_?gather|reduce_?scatter|last entry)\b"
+)
+"""Its state is none of the job."""
 _COMPLETED = compile_pattern(
     r"(?i)\btraining (?:is |has |was )?(?:complete[d]?|finished|done|ended)\b|"
     r"\b(?:finished|completed|done) training\b|train_runtime|"
@@ -187,6 +191,7 @@ class Progress:
         """The line that says that the job ended well, near the end of a log."""
         tails = (line for tail in self.tails.values() for line in tail)
         lines = [line for line in tails if _may_tell_outcome(line.text.lower())]
+        lines = [line for line in lines if _OF_A_COLLECTIVE.search(line.text) is None]
         if any(_FAILED.search(line.text) for line in lines):
             return None
         return next((line for line in reversed(lines) if _says_success(line.text)), None)
@@ -201,10 +206,10 @@ class Progress:
                 seen = capture_in(line.text) or looked_at(line.text, (o.text for o in tail))
                 if seen is None:
                     continue
-                active = self._last_activity(tail, line)
                 if seen.taken is None:
                     return None if seen.silence_s is None else (line, seen.silence_s)
-                last = seen.last_output
+                active = self._last_activity(tail, line, year_of(seen.taken))
+                last = seen.last_output or last_output_in(o.text for o in tail)
                 if last is None and line is tail[-1]:
                     last = active
                 if last is None:
@@ -228,10 +233,12 @@ class Progress:
                 return last, silence_s
         return None
 
-    def _last_activity(self, tail: deque[LogLine], until: LogLine) -> float | None:
+    def _last_activity(
+        self, tail: deque[LogLine], until: LogLine, year: int | None = None
+    ) -> float | None:
         """Time of the last line by training itself."""
         signs = [line for line in tail if line is not until and _ACTIVE.search(line.body)]
-        times = [time_of(line.text) for line in (*signs, *list(self._steps)[-1:])]
+        times = [time_of(line.text, year) for line in (*signs, *self._steps)]
         return max((seen for seen in times if seen is not None), default=None)
 
     def last_report_at(self) -> float | None:

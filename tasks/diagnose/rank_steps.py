@@ -10,13 +10,15 @@ from tasks.diagnose.logs import LogLine, writer_of
 from tasks.diagnose.patterns import compile_pattern
 
 _COLUMN = compile_pattern(
-    r"^\s*(?:\S{1,30} ){0,2}[\[(](?P<number>\d{1,5})[\])]:? {1,3}(?:global_)?(?:step|iter(?:ation)?)\b"
+    r"^\s*(?:\S{1,30} ){0,2}(?:[\[(](?P<number>\d{1,5})[\])]|(?:p|proc|w)(?P<bare>\d{1,5})):? {1,3}"
+    r"(?:\S{1,30} ){0,3}?(?:global_)?(?:step|iter(?:ation)?|upd(?:ate)?)\b"
 )
 """A number before a step's report, which is a rank's if many come side by side."""
 _MAX_COLUMNS = 32_768
 _MAX_NUMBERS = 4096
 _MIN_REPORTERS = 3
 _REGULAR_REPORTS = 3
+_ROUNDS = 3
 _REPORTS_BEHIND = 5
 """A rank that is further behind and has seldom reported speaks only now and then."""
 
@@ -29,14 +31,21 @@ class _Reports:
     """How often a rank has reported."""
     numbers: deque[int] = field(default_factory=lambda: deque(maxlen=_MAX_NUMBERS))
     """The steps last reported."""
+    highest: int = -1
+    since_highest: int = 0
+    """Reports since a step was the highest yet."""
 
     def note(self, rank: int, step: int) -> None:
+        self.since_highest = 0 if step > self.highest else self.since_highest + 1
+        self.highest = max(step, self.highest)
         self.last[rank] = step
         self.count[rank] += 1
         self.numbers.append(step)
 
     def merge(self, other: _Reports) -> None:
         self.last.update(other.last)
+        self.since_highest = min(self.since_highest, other.since_highest)
+        self.highest = max(self.highest, other.highest)
         self.count.update(other.count)
         self.numbers.extend(other.numbers)
 
@@ -79,8 +88,8 @@ class StepsByRank:
         """Take note of a report."""
         if (rank := writer_of(line)) is not None:
             self._named.note(rank, step)
-        elif ("[" in line.body or "(" in line.body) and (match := _COLUMN.search(line.body)):
-            self._note_column(int(match["number"]), step)
+        elif match := _COLUMN.search(line.body):
+            self._note_column(int(match["number"] or match["bare"]), step)
 
     def _note_column(self, number: int, step: int) -> None:
         if len(self._columns.last) >= _MAX_COLUMNS and number not in self._columns.last:
@@ -98,6 +107,14 @@ class StepsByRank:
 
     def laggards(self) -> set[int]:
         """The ranks whose last reported step is before that of the others, when they are few."""
+        return self._told().laggards()
+
+    def stands(self) -> bool:
+        """Whether ranks go on to report steps, but for several rounds the same, and a few are behind."""
+        told = self._told()
+        return told.since_highest >= _ROUNDS * len(told.last) and bool(told.laggards())
+
+    def _told(self) -> _Reports:
         if not self._named.last and 2 * self._side_by_side > self._columns.count.total():
-            return self._columns.laggards()
-        return self._named.laggards()
+            return self._columns
+        return self._named

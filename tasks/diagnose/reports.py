@@ -8,10 +8,10 @@ from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 
 _STEP = compile_pattern(
-    r"(?i)\b(?:(?:step|iteration|iter|global_step)\b['\"]?\s*[=:/\[]?|it ?[=:])\s*(?P<step>\d+)"
+    r"(?i)\b(?:(?:step|iteration|iter|global_step|upd|update)\b['\"]?\s*[=:/\[]?|it ?[=:])\s*(?P<step>\d+)"
 )
 _SLURM = "slurmstepd: "
-COULD_BE_STEP = ("step", "iter", "it=", "it:", "it =", "it :")
+COULD_BE_STEP = ("step", "iter", "upd", "it=", "it:", "it =", "it :")
 _LOSS = compile_pattern(
     r"(?i)(?:^|[\s{,|:'\"])(?:reduced_)?(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|[/ ]train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
     r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))|"

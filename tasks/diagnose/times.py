@@ -46,6 +46,11 @@ def time_of(text: str, year: int | None = None) -> float | None:
     return None
 
 
+def year_of(seconds: float) -> int:
+    """The year of a time, in UTC."""
+    return datetime.fromtimestamp(seconds, UTC).year
+
+
 def _seconds(parts: dict[str, str | None], year: int) -> float:
     name = parts.get("name")
     month = _MONTHS.index(name) + 1 if name else int(parts["month"] or 0)

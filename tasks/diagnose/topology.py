@@ -10,9 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from tasks.diagnose.absence import tells_presence
+from tasks.diagnose.host_addresses import DOTS_OF_AN_ADDRESS, addresses_in, tells_address
 from tasks.diagnose.host_mentions import NO_HOSTS, host_of_service, node_of_system_line
-from tasks.diagnose.host_names import MAX_HOSTS, NAME, NAMES, is_a_device, short_name
-from tasks.diagnose.host_tables import HostTables, may_be_table
+from tasks.diagnose.host_names import MAX_HOSTS, NAME, NAMES, may_name_host, short_name
+from tasks.diagnose.host_tables import HostTables, column_of, may_be_table
 from tasks.diagnose.logs import MAX_RANKS, LogLine
 from tasks.diagnose.node_lists import NodeLists, list_in
 from tasks.diagnose.patterns import compile_pattern
@@ -21,6 +22,14 @@ from tasks.diagnose.pods import Pods, may_place_pod
 _RANK_HOST = compile_pattern(
     r"(?i)\b(?:global[_ ]?)?rank[ =:]+(?P<rank>\d+)\b.{0,40}?\b(?:host(?:name)?|node)[ =:]+(?P<host>[A-Za-z][\w.-]*)"
 )
+_PROCESS_HOST = compile_pattern(
+    r"(?i)\bproc(?:ess)?(?:[_ ](?:index|id)[ =:]+(?P<rank>\d{1,6})|[ =:]+(?P<of>\d{1,6}) ?(?:/|of) ?\d{1,6})\b"
+    r".{0,40}?\b(?:host(?:_?name)?|node(?:_?name)?)[ =:]+(?P<host>[A-Za-z][\w.-]*)"
+)
+_SAYS_OF_RANK = compile_pattern(
+    r"(?i)^\[?(?P<host>[A-Za-z][\w.-]*\d)[\]:]+ rank (?P<rank>\d{1,6})\b"
+)
+"""A host's word about a rank of its own."""
 _HOST_RANK = compile_pattern(
     r"(?i)\b(?:host(?:name)?|node)[ =:]+(?P<host>[A-Za-z][\w.-]*).{0,40}?\b(?:global[_ ]?)?rank[ =:]+(?P<rank>\d+)\b"
 )
@@ -33,22 +42,6 @@ _LAUNCHED_PID = compile_pattern(r"\bpid[ =:]+(?P<pid>\d+)")
 _NCCL = compile_pattern(rf"(?:^|[ \]])(?P<host>{NAME}):(?P<pid>\d+):\d+ \[\d+\] (?:\S+ )?NCCL ")
 _NCCL_ADDRESS = compile_pattern(r"\bUsing \S+?:(?P<address>\d+\.\d+\.\d+\.\d+)<")
 _NCCL_RANK = compile_pattern(r"\bcomm 0x[0-9a-f]+ rank (?P<rank>\d+) nranks \d+")
-_HOST_ADDRESS = compile_pattern(
-    r"(?P<host>[A-Za-z][\w-]*\d[\w.-]*),?:? (?:ip[ =:]+|\()?(?P<address>\d+\.\d+\.\d+\.\d+)\b"
-)
-_NAMED_ADDRESS = compile_pattern(
-    r"(?:^|[\s,;])(?P<host>[a-z][a-z-]*\d[a-z0-9.-]*)=(?P<address>\d+\.\d+\.\d+\.\d+)\b"
-)
-_ADDRESS_HOST = compile_pattern(
-    r"(?:^|[\s,;])(?P<address>\d+\.\d+\.\d+\.\d+)(?: ?(?:=|->) ?| \()(?P<host>[a-z][a-z-]*\d[a-z0-9.-]*)\b"
-)
-_HOST_WITH_ADDRESS = compile_pattern(
-    r"\bhost(?:name)?[=:] ?(?P<host>[A-Za-z][\w.-]*),? (?:host_)?(?:ip|addr\w*)[=:] ?(?P<address>\d+\.\d+\.\d+\.\d+)\b"
-)
-_PAIRS = (_HOST_WITH_ADDRESS, _NAMED_ADDRESS, _ADDRESS_HOST)
-_NO_NAMES = frozenset(
-    ["rank", "addr", "ip", "eth", "ib", "ens", "enp", "eno", "bond", "hsn", "docker", "port"]
-)
 _TASK_HOST = compile_pattern(rf"error: (?P<host>{NAME}): tasks? (?P<tasks>[\d,-]+): (?P<what>.*)")
 _TORCHRUN_HOST = compile_pattern(r"^\s*host\s+: (?P<host>\S+)")
 _ENDED_WITH_IT = ("Terminated", "Killed")
@@ -57,7 +50,6 @@ _MAX_PLACES = 50_000
 """Ranks, processes and addresses whose host is known, of each."""
 _MAX_NAME_CHARS = 253
 """As DNS has it."""
-_DOTS_OF_AN_ADDRESS = 3
 _ADDRESSES_OF_A_HOST = 2
 """What has more is a zone, a group, a network."""
 
@@ -80,6 +72,8 @@ class Topology:
     """What lines of one wording tell, until :meth:`settle`."""
     by_launch: dict[int, str] = field(default_factory=dict)
     """Hosts by rank where nothing tells but how many ranks each of the job's hosts has."""
+    numbered: bool = False
+    """Ranks are but numbers before lines, as :meth:`settle` finds."""
     pods: Pods = field(default_factory=Pods)
     """Nodes of pods."""
     _shared_addresses: set[str] = field(default_factory=set)
@@ -104,11 +98,11 @@ class Topology:
             self._note_task(line.text, line.rank)
             if line.rank not in self.by_rank:
                 self._note_label(line.text, line.rank)
-        if "rank" in text:
+        if "rank" in text or "roc" in text:
             self._note_rank(text)
-        if len(self.by_address) < _MAX_PLACES and text.count(".") >= _DOTS_OF_AN_ADDRESS:
-            self._note_addresses(text)
-            self._note_pairs(text)
+        if len(self.by_address) < _MAX_PLACES and text.count(".") >= DOTS_OF_AN_ADDRESS:
+            for address, host in addresses_in(text):
+                self.place_address(address, host)
         if "error: " in text and (match := _TASK_HOST.search(text)):
             self._note_failed_task(match["host"], match["tasks"], match["what"])
         if (told := list_in(text)) is not None:
@@ -144,11 +138,14 @@ class Topology:
             self.by_rank[rank] = host
 
     def _note_rank(self, text: str) -> None:
-        match = _RANK_HOST.search(text) or _HOST_RANK.search(text)
-        if match is None:
-            return
-        pid = _LAUNCHED_PID.search(text)
-        self._place_rank(int(match["rank"]), match["host"], int(pid["pid"]) if pid else None)
+        match = _RANK_HOST.search(text) or _HOST_RANK.search(text) if "rank" in text else None
+        if match is not None:
+            pid = _LAUNCHED_PID.search(text)
+            self._place_rank(int(match["rank"]), match["host"], int(pid["pid"]) if pid else None)
+        elif (said := _SAYS_OF_RANK.match(text)) is not None and may_name_host(said["host"]):
+            self._place_rank(int(said["rank"]), said["host"])
+        elif "roc" in text and (match := _PROCESS_HOST.search(text)) is not None:
+            self._place_rank(int(match["rank"] or match["of"]), match["host"])
 
     def _note_nccl(self, host: str, pid: int, text: str, rank: int | None) -> None:
         self._add_host(host)
@@ -167,20 +164,6 @@ class Topology:
             self.by_rank.setdefault(rank, host)
         if pid is not None and (len(self.by_pid) < _MAX_PLACES or (host, pid) in self.by_pid):
             self.by_pid[(host, pid)] = rank
-
-    def _note_addresses(self, text: str) -> None:
-        while match := _HOST_ADDRESS.search(text):
-            if not is_a_device(match["host"]):
-                self.place_address(match["address"], match["host"])
-            text = text[match.end() :]
-
-    def _note_pairs(self, text: str) -> None:
-        for pattern in _PAIRS:
-            rest = text
-            while match := pattern.search(rest):
-                if match["host"].rstrip("0123456789") not in _NO_NAMES:
-                    self.place_address(match["address"], match["host"])
-                rest = rest[match.end() :]
 
     def place_address(self, address: str, host: str) -> None:
         """Note a host of an address: one that several have is of none."""
@@ -230,6 +213,9 @@ class Topology:
         }
         self.by_address = {**self.tables.by_address(), **outright}
         told = self.tables.by_rank(self.hosts | set(self.by_address.values()))
+        columns = self.tables.by_column(self.hosts)
+        self.numbered = bool(columns) and not told
+        told = told or columns
         of_tasks = {r: told[task] for r, task in self._task_of_rank.items() if task in told}
         one_each = len(set(told.values())) == len(told)
         # Where srun starts a task for each rank, there are several on a host.
@@ -252,8 +238,13 @@ class Topology:
         """Host of a name or address, else of a rank."""
         if node is not None:
             name = self.by_address.get(node) or self._without_service(node)
-            return self.pods.nodes.get(name, name)
-        return None if rank is None else self.by_rank.get(rank) or self.by_launch.get(rank)
+            return self.pods.node_of(name) or self.pods.node_of(node) or name
+        host = None if rank is None else self.by_rank.get(rank) or self.by_launch.get(rank)
+        return None if host is None else self.pods.node_of(host) or host
+
+    def rank_before(self, text: str) -> int | None:
+        """The rank whose number alone stands before a line."""
+        return column_of(text) if self.numbered else None
 
     def _without_service(self, name: str) -> str:
         """Of what is called after a host, like its console or a daemon on it, the host: console.gpu-7."""
@@ -308,9 +299,12 @@ def may_tell_hosts(body: str) -> bool:
     return (
         tells_presence(body)
         or may_place_pod(body)
-        or any(p.search(body) for p in (_RANK_HOST, _HOST_RANK, _TASK_HOST, *_PAIRS))
+        or any(
+            p.search(body)
+            for p in (_RANK_HOST, _HOST_RANK, _SAYS_OF_RANK, _PROCESS_HOST, _TASK_HOST)
+        )
         or list_in(body) is not None
-        or _HOST_ADDRESS.search(body) is not None
+        or tells_address(body)
         or (_says_nccl(body) if "NCCL" in body and _NCCL.search(body) else may_be_table(body))
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from tasks.diagnose.driver_versions import DriverVersions, tells_driver
 from tasks.diagnose.dumped_stacks import DumpedStacks, tells_stack
 from tasks.diagnose.gpu_strangers import GpuStrangers, tells_of_gpu_process
+from tasks.diagnose.heartbeat_ages import HeartbeatAges, tells_heartbeats
 from tasks.diagnose.host_memory import HostMemory, tells_of_host_memory
 from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
 from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
@@ -26,6 +27,7 @@ class Watchers:
     """Feed them lines; each holds what it needs in bounded memory."""
 
     stacks: DumpedStacks = field(default_factory=DumpedStacks)
+    heartbeats: HeartbeatAges = field(default_factory=HeartbeatAges)
     ras: RasReports = field(default_factory=RasReports)
     troubles: HostTroubles = field(default_factory=HostTroubles)
     roll_calls: HostRollCalls = field(default_factory=HostRollCalls)
@@ -43,6 +45,7 @@ class Watchers:
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
         self.stacks.feed(line, steps)
+        self.heartbeats.feed(line, steps)
         self.ras.feed(line, steps)
         self.troubles.feed(line, steps)
         self.roll_calls.feed(line)
@@ -60,6 +63,7 @@ class Watchers:
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
         self.stacks.merge(other.stacks)
+        self.heartbeats.merge(other.heartbeats)
         self.ras.merge(other.ras)
         self.troubles.merge(other.troubles)
         self.roll_calls.merge(other.roll_calls)
@@ -79,6 +83,7 @@ def may_tell_watchers(line: LogLine) -> bool:
     body = line.body
     return (
         tells_stack(body)
+        or tells_heartbeats(body)
         or tells_of_ranks_behind(body)
         or tells_counters(body)
         or tells_of_gpu_process(body)

@@ -17,6 +17,9 @@ _GPU_MEMORY = "gpu_out_of_memory"
 _NO_DRIVER = "driver_library"
 _OF_THE_DRIVER = ("cuda_environment", "gpu_needs_reset")
 _CARD_FAILS = "nccl_connect_refused"
+_RESET_FAILED = "gpu_reset_failed"
+_OWN_ADDRESS = "network_own_address"
+_RENDEZVOUS = "rendezvous"
 _STORAGE = "storage_fault"
 _HUNG_TASK = "kernel_hung_task"
 _OF_A_SERVER = ("LustreError", "transport endpoint", "not responding", "stale file handle")
@@ -88,6 +91,10 @@ def _of_network(finding: Finding, scan: Scan) -> Finding | None:
     """What many hosts have at once, or tell of each other, is the fault of none of them."""
     if finding.method == LINK and _is_down_on_most_hosts(scan):
         return replace(finding, node=None, action="restart_same_nodes")
+    if finding.method == _RENDEZVOUS and any(
+        f.method == _OWN_ADDRESS for f in scan.fatal("effect")
+    ):
+        return replace(finding, node=None, action="fix_by_user")
     if finding.method == _CARD_FAILS and _fails_on_most_hosts_at_once(finding, scan):
         return replace(finding, action="fix_by_user")
     if finding.role == "effect" and finding.node is not None and _peers_differ(finding, scan):
@@ -148,8 +155,13 @@ def _of_storage(finding: Finding, scan: Scan) -> Finding | None:
 
 
 def _of_gpu(finding: Finding, scan: Scan) -> Finding | None:
-    """The same rank has met the same error after each of several starts, between which training went on."""
-    if finding.failure_class != "CUDAError" or finding.action is not None or finding.rank is None:
+    """The driver could not bring the GPU back, or the same rank has met the same error after each of several
+    starts, between which training went on."""
+    if finding.failure_class != "CUDAError" or finding.action is not None:
+        return None
+    if any(f.method == _RESET_FAILED for f in scan.fatal("cause")):
+        return replace(finding, action="restart_exclude_node")
+    if finding.rank is None:
         return None
     met = [f for f in scan.findings if f.method == finding.method and f.rank == finding.rank]
     starts = {(f.steps_before, f.reports_before) for f in met}
