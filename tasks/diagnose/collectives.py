@@ -19,7 +19,11 @@ _MISSING = compile_pattern(
     r"^\s*(?:- )?\[(?P<desync>\d+(?:, ?\d+)*)\] (?:finished collective .{0,80}but didn't join|joined but didn't finish|never joined)|"
     r"missing(?: ranks:|: ranks?) [\[{]?(?P<recorder>\d+(?:, ?\d+)*)|"
     r"(?i:ranks?) (?i:which|that) (?i:did not|have not|has not|never) (?i:join|enter|reach|arriv)\w*(?: \w+){0,3}: ?[\[{]?(?P<analysis>\d+(?:, ?\d+)*)|"
-    r"(?i:rank) (?P<one>\d+)(?: \w+)? (?i:has not joined|did not join|does not join|doesn't join|never joined|(?:has|wrote|left|sent) no (?:dump|record|trace)|did not dump|missing from the dump|did not enter|never entered|never reached|stack unchanged|is the only (?:one|rank) (?:behind|missing|absent|not)))"
+    r"(?i:rank) (?P<one>\d+)(?: \w+)? (?i:has not joined|did not join|does not join|doesn't join|never joined|(?:has|wrote|left|sent) no (?:dump|record|trace)|did not dump|missing from the dump|did not enter|never entered|never reached|stack unchanged|is the only (?:one|rank) (?:behind|missing|absent|not)))|"
+    r"(?i:\babsent|\babsentees?)(?i:: ?|: ranks? )[\[{]?(?P<absent>\d+(?:, ?\d+)*)[\]}]|"
+    r"(?i:no heart-?beats? (?:from|of) rank) (?P<unheard>\d+)\b|"
+    r"(?i:heart-?beats? (?:from|of) rank) (?P<stale>\d+) (?i:(?:is |was |has )?(?:stale|lost|missing|overdue|stopped))|"
+    r"(?i:\brank) (?P<stopped>\d+) (?i:(?:has )?(?:stopped (?:sending|its|to send) heart-?beats?|(?:does|did) not respond|is unresponsive))"
 )
 """As a barrier says it, the analysis of NCCL's flight records, and watchdogs of other makes."""
 _MOST_WAIT = 0.5

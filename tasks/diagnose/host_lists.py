@@ -17,6 +17,7 @@ from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.rank_spans import (
     RANKS_OF_RANGE,
     all_ranges,
+    hosts_of_row,
     numbered_hosts,
     spans_of_hosts,
     tells_ranks,
@@ -112,6 +113,8 @@ class HostLists:
         self._note_names(text)
         if "*" in text and len(slots := _LSF.findall(text)) > 1:
             self.slots.update({host: int(count) for count, host in slots if host not in self.slots})
+        for rank, name in enumerate(hosts_of_row(text)):
+            self._place(rank, rank, name)
         for low, high, name in spans_of_hosts(text):
             self._place(low, high, name)
         if "=" in text or ":" in text:

@@ -10,13 +10,15 @@ from tasks.diagnose.patterns import compile_pattern
 
 _RANKS = compile_pattern(
     r"(?i)\b(?:rank|process|proc)(?:e?s)?[ =:]*\[?(?P<low>\d{1,6}) ?(?:-|\.\.\.?|to|\x{2013}) ?(?P<high>\d{1,6})\b|"
-    r"\"(?:global_)?ranks?(?:_range)?\" ?: ?\[(?P<first>\d{1,6})(?:, ?\d{1,6})*, ?(?P<last>\d{1,6})\]"
+    r"\"(?:global_)?ranks?(?:_range)?\" ?: ?\[(?P<pair>\d{1,6}(?:, ?\d{1,6})+)\]|"
+    r"(?i)\branks?[ =:]*\[?(?P<row>\d{1,6}(?:, ?\d{1,6})+)"
 )
 _SPAN_OF_HOST = re.compile(r"(?:^|[\s|,;(])(\d{1,6})-(\d{1,6})[:= ]{1,3}([A-Za-z][\w.-]{1,80}\w)")
 _HOST_OF_SPAN = re.compile(
     r"(?:^|[\s|,;(])([A-Za-z][\w.-]{1,80}\w)[:= ]{1,3}[\[(]?(\d{1,6})-(\d{1,6})\b"
 )
 _NUMBERED = re.compile(r"(?:^|[\s|,;(\[])(\d{1,5})[:=] ?([A-Za-z][\w.-]{1,80}\w)")
+_PAIR = re.compile(r"[\s,{(\[\"'](\d{1,6})[\"']? ?(?::|=|->|=>) ?[\"']?([A-Za-z][\w.-]{1,80}\w)")
 RANKS_OF_RANGE = 4096
 
 Span = tuple[int, int, str]
@@ -27,7 +29,7 @@ def tells_ranks(text: str) -> bool:
     """Whether the line may say which ranks, or in what order, hosts have."""
     if _RANKS.search(text) is not None:
         return True
-    return bool(spans_of_hosts(text)) or bool(numbered_hosts(text))
+    return any((spans_of_hosts(text), numbered_hosts(text), hosts_of_row(text)))
 
 
 def all_ranges(text: str) -> list[tuple[int, int, int, int]]:
@@ -35,10 +37,28 @@ def all_ranges(text: str) -> list[tuple[int, int, int, int]]:
     found, at = [], 0
     while match := _RANKS.search(text[at:]):
         end = at + match.end()
-        low, high = match["low"] or match["first"], match["high"] or match["last"]
-        found.append((int(low), int(high), end - len(match[0]), end))
+        if (span := _span_in(match.groupdict())) is not None:
+            found.append((*span, end - len(match[0]), end))
         at = end
     return found
+
+
+def _span_in(told: dict[str, str | None]) -> tuple[int, int] | None:
+    """First and last rank, of two numbers or of a row that leaves none out."""
+    if told["low"] is not None:
+        return int(told["low"]), int(told["high"] or told["low"])
+    row = [int(number) for number in (told["pair"] or told["row"] or "").split(",")]
+    whole = row == list(range(row[0], row[-1] + 1))
+    return (row[0], row[-1]) if whole or (told["pair"] and len(row) == 2) else None
+
+
+def hosts_of_row(text: str) -> list[str]:
+    """Hosts of all ranks, of one record that has each beside its rank: {"0": "a1", "1": "a1", "2": "a2"}."""
+    found = _PAIR.findall(text) if "ank" in text else []
+    names = [name for _, name in found]
+    in_order = all(int(number) == at for at, (number, _) in enumerate(found))
+    shared = len(names) >= 2 * len(set(names)) > 2
+    return names if in_order and shared and all(map(may_name_host, set(names))) else []
 
 
 def spans_of_hosts(text: str) -> list[Span]:

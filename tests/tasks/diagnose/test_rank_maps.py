@@ -35,6 +35,12 @@ def pods(wording: str) -> list[str]:
             f"[accelerate] host {h} machine_rank {at} -> processes {8 * at}..{8 * at + 7}"
             for at, h in enumerate(HOSTS)
         ],
+        [
+            f"{h} ranks=[{', '.join(map(str, range(8 * at, 8 * at + 8)))}]"
+            for at, h in enumerate(HOSTS)
+        ],
+        ['{"rank_to_host": {' + ", ".join(f'"{r}": "{HOSTS[r // 8]}"' for r in range(32)) + "}}"],
+        ["rank map: {" + ", ".join(f"{r}: '{HOSTS[r // 8]}'" for r in range(32)) + "}"],
         ranks("map r{r:02} {host}/{local}"),
         ranks("rankmap {r:2} -> {host}.ai.lab slot {local}"),
         ranks("[map] global {r} local {local} @ {host} bus 0f:00.0"),
@@ -175,3 +181,8 @@ def test_kubernetes_says_that_no_memory_limit_was_met(tmp_path: Path) -> None:
         tmp_path, [*STEPS, "{rank 10} Traceback (most recent call last):", error, said]
     )
     assert (verdict.failure_class, verdict.faulty_rank) == ("AttributeError", 10)
+
+
+def test_ranks_that_are_far_apart_are_no_range(tmp_path: Path) -> None:
+    told = [f"{h} ranks=[{at}, {at + 4}, {at + 16}, {at + 24}]" for at, h in enumerate(HOSTS)]
+    assert verdict_on(tmp_path, [*told, *STEPS, ECC]).faulty_node is None

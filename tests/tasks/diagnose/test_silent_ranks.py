@@ -93,6 +93,10 @@ def test_stacks_in_records_tell_who_waits_for_a_disk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "told",
     [
+        "monitor: heartbeat of rank 20 stale for 664 s, all other ranks fresh",
+        "monitor: no heartbeat from rank 20 since 10:05:00, other ranks fine",
+        "watchdog: rank 20 stopped sending heartbeats 664 s ago",
+        "hang report: 31/32 ranks entered all_gather #77001, absent: [20]",
         "fr_trace: 31 dumps found, rank 20 has no dump (process does not answer)",
         "fr_trace: Rank 20 does not join collective: pg 0 seq 77001; last entry: state=completed seq 77000",
     ],
