@@ -27,8 +27,9 @@ _BEGINS_AGAIN = compile_pattern(
 )
 _RUN_AGAIN = compile_pattern(
     r"(?i)\b(?:child|process|program|job|training|trainer|main|run|attempt|launcher|script|command)\b.{0,60}"
-    r"\b(?:exited|failed|died|crashed|killed|terminated|ended)\b.{0,60}\b(?:restart|relaunch|re-?submitt|respawn|re-?start)(?:ing|ed|s)?\b"
+    r"\b(?:exited|failed|died|crashed|killed|terminated|ended)\b.{0,60}\b(?:re-?start|relaunch|re-?submitt|respawn)(?:ing|ed)\b"
 )
+_AGAIN_WORDS = ("estart", "aunch", "spawn", "ubmitt")
 """Of who looks after the whole program; workers of any kind may come and go."""
 _REQUEUED = compile_pattern(
     r"(?i)\bjob(?:id)?[ =:]*[\w.]{1,30}:? (?:(?:is|was|has been|being) )?requeued\b"
@@ -144,8 +145,10 @@ class Restarts:
         if _says_that_it_is_requeued(body):
             starts = self._of(line)
             starts.ended, starts.by_scheduler = line.number, True
-        elif "estart" in body or "aunch" in body or "spawn" in body or "ubmitt" in body:
-            self._note_answer(line)
+        elif _says_that_it_runs_again(body):
+            starts = self._of(line)
+            starts.ended, starts.by_scheduler = line.number, False
+            starts.begins, starts.sure = line.number + 1, False
         label = _number_of_start(body)
         if label is not None:
             _note_label(self._of(line), label, line)
@@ -154,13 +157,6 @@ class Restarts:
                 starts.begins, starts.sure = line.number, True
             elif starts.ended > starts.begins and _seems_to_begin(body, starts):
                 starts.begins, starts.sure = line.number, False
-
-    def _note_answer(self, line: LogLine) -> None:
-        """Take note of one who says that the program has ended and that it is started again."""
-        if _RUN_AGAIN.search(line.body) is not None:
-            starts = self._of(line)
-            starts.ended, starts.by_scheduler = line.number, False
-            starts.begins, starts.sure = line.number + 1, False
 
     def note_end(self, line: LogLine, finding: Finding | None = None) -> None:
         """A launcher reports a failure, or a finding tells how a start ended."""
@@ -209,12 +205,16 @@ def may_begin(body: str) -> bool:
         or _number_of_start(body) is not None
         or _COMMAND.search(body) is not None
         or _says_that_it_is_requeued(body)
-        or _RUN_AGAIN.search(body) is not None
+        or _says_that_it_runs_again(body)
     )
 
 
 def _says_that_it_begins(body: str) -> bool:
     return any(word in body for word in _SAYS_SO) and _BEGINS_AGAIN.search(body) is not None
+
+
+def _says_that_it_runs_again(body: str) -> bool:
+    return any(word in body for word in _AGAIN_WORDS) and _RUN_AGAIN.search(body) is not None
 
 
 def _says_that_it_is_requeued(body: str) -> bool:

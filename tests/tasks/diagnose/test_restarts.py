@@ -143,6 +143,10 @@ def test_what_ended_an_earlier_start_is_past(tmp_path: Path, before: list[str]) 
             ["RuntimeError: CUDA error: x", "env worker 3 died, restarting it", *FAULT],
             "CUDAError",
         ),
+        (
+            ["RuntimeError: CUDA error: x", "[supervisor] job failed after 3 restarts", *FAULT],
+            "CUDAError",
+        ),
         (["upload attempt 1 of 3 failed", "upload attempt 2 ok", NODE_FAILED], "NodeFailure"),
     ],
 )
