@@ -26,7 +26,7 @@ _CLASS_OF_STATE = {
 _STATE = r"(?P<state>TIMEOUT|DEADLINE|PREEMPTED|NODE_FAIL|OUT_OF_MEMORY|CANCELLED|FAILED|COMPLETED|RUNNING)"
 _ROW = compile_pattern(
     r"^\W*(?:\[[^\]]{0,40}\] *)?(?:sacct\b[: ]*)?(?:"
-    rf"(?P<job>\d{{1,12}})(?P<step>[._][\w.+-]{{1,20}})?(?: *\| *|,| +)(?:.{{0,200}}?[| ,=])??{_STATE}\b(?P<rest>.*)|"
+    rf"(?P<job>\d{{1,12}})(?P<step>[._][\w.+-]{{1,20}})?(?: *\| *|,| +)(?:.{{0,200}}?[| ,=\"'])??{_STATE}\b(?P<rest>.*)|"
     rf".{{0,60}}-j ?(?P<asked>\d{{1,12}})\b.{{0,160}}?[ |:=]{_STATE.replace('state', 'answer')}\b)"
 )
 _OWN_ID = compile_pattern(
@@ -34,6 +34,7 @@ _OWN_ID = compile_pattern(
 )
 _OF_IDS = ("ob", "JOB", "tepId", "STEP")
 _OWN_HOST = "srun: error: "
+_ABORTS = ("srun: Job step aborted", "srun: forcing job termination", "srun: Force Terminated")
 _STATES = (*_CLASS_OF_STATE, "FAILED", "COMPLETED", "RUNNING")
 _MAX_ROWS = 256
 _MAX_IDS = 64
@@ -59,6 +60,8 @@ class Accounting:
     rows: list[Row] = field(default_factory=list)
     ids: set[str] = field(default_factory=set)
     hosts: set[str] = field(default_factory=set)
+    aborted: dict[str, int] = field(default_factory=dict)
+    """By file: when srun first said that it ends the step."""
 
     def merge(self, other: Accounting, lines_before: int) -> None:
         """Add what other files hold, whose lines come so many later."""
@@ -66,12 +69,16 @@ class Accounting:
         self.rows += [replace(row, order=row.order + lines_before) for row in more]
         self.ids |= other.ids
         self.hosts |= other.hosts
+        for file, order in other.aborted.items():
+            self.aborted.setdefault(file, order + lines_before)
 
     def feed(self, line: LogLine, order: int) -> None:
         """Take note of a line that is no report of a step."""
         body = line.body
         if body.startswith(_OWN_HOST) and len(self.hosts) < MAX_HOSTS:
             self.hosts.update(_nodes(body[len(_OWN_HOST) :].partition(":")[0]))
+        if says_step_aborted(body):
+            self.aborted.setdefault(line.file, order)
         if may_be_row(body):
             self._note_row(line, order)
         elif (found := _own_id_in(body)) is not None and len(self.ids) < _MAX_IDS:
@@ -110,6 +117,11 @@ class Accounting:
 def may_be_row(body: str) -> bool:
     """Whether a line may be a row that says how a job ended."""
     return any(state in body for state in _STATES) and _ROW.search(body) is not None
+
+
+def says_step_aborted(body: str) -> bool:
+    """Whether srun says that it ends the step, for whatever reason."""
+    return body.startswith(_ABORTS)
 
 
 def _own_id_in(body: str) -> str | None:

@@ -64,8 +64,9 @@ def _cancel_on_the_books(scan: Scan, found: list[Finding]) -> Finding | None:
     first = cancels[0] if cancels else None
     if first is None or any(f.line.file != first.line.file for f in in_order):
         return None
-    begun = next((f for f in in_order if f.method in CANCELLED), first)
-    is_first = in_order[0] is begun and not _of_a_failed_task(first, scan)
+    begun = next((f for f in in_order if f.method in CANCELLED), first).order
+    begun = min(begun, scan.accounting.aborted.get(first.line.file, begun))
+    is_first = in_order[0].order >= begun and not _of_a_failed_task(first, scan)
     return first if is_first else None
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import repeat
 
-from tasks.diagnose.accounting import may_be_row
+from tasks.diagnose.accounting import may_be_row, says_step_aborted
 from tasks.diagnose.block_pieces import Pieces
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.cause_words import is_strong
@@ -172,7 +172,7 @@ class FastScan:
             return _BEGINS if matched else _PLACE
         if matched:
             return _BEGINS
-        if is_ending(body) or may_begin(body) or may_be_row(body):
+        if is_ending(body) or may_begin(body) or may_be_row(body) or says_step_aborted(body):
             return _ALONE
         if is_strong(body):
             return _ONCE

@@ -41,6 +41,10 @@ _AFTER = compile_pattern(
     rf"(?i){_WORDS}|\b(?:unavailable|missing|not (?:available|found|installed))[,;:] ?(?:using|falling|will)\b|\busing \S.{{0,60}} instead|"
     r"\b(?:does not|did not) fit, trying|\bdisabl(?:ed|ing)\b"
 )
+_ADVICE = compile_pattern(
+    r"(?i)\byou (?:can|could|may|might|should|must)\b|\bto (?:suppress|silence|avoid|disable|fix) (?:this|it|the)\b|\bplease\b|\bconsider\b"
+)
+"""What an error's own message says that somebody else may do about it."""
 _ENDS = compile_pattern(
     r"(?i)\b(?:shut(?:ting)? ?down|exiting|aborting|terminating|stopping|giving up|(?:not|no|no more) retr\w+)\b|^wandb: "
 )
@@ -167,6 +171,8 @@ class HandledErrors:
         self._looked_at += 1
         if _IGNORED.search(line.body) or _ENDS.search(line.body) or _WATCHDOG in line.body:
             return False  # the end of the program, which comes of the error
+        if _ADVICE.search(line.body) is not None:
+            return False
         return _ERROR_LEVEL.search(line.body) is None and _AFTER.search(line.body) is not None
 
     def outside(self, line: LogLine) -> None:

@@ -224,7 +224,9 @@ def _says_that_it_is_requeued(body: str) -> bool:
 def _note_label(starts: Starts, label: int, line: LogLine) -> None:
     if _OF_AN_END.search(line.body) is not None:
         starts.ended, starts.by_scheduler = line.number, False
-    elif label > max(starts.label, 1) and (starts.awaits_another() or _heads_another(starts, line)):
+    elif label > max(starts.label, 0 if starts.by_scheduler else 1) and (
+        starts.awaits_another() or _heads_another(starts, line)
+    ):
         starts.begins, starts.sure = line.number, True
     starts.label = max(label, starts.label)
 

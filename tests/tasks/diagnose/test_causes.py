@@ -160,3 +160,15 @@ def test_what_no_step_came_after_was_not_got_over(
         "timeout: WorkNCCL(SeqNum=4021, OpType=ALLREDUCE, Timeout(ms)=1800000) ran for 1800037 milliseconds",
     ]
     assert verdict_on(tmp_path, [*STEPS, *lines]).failure_class == name
+
+
+def test_a_launchers_command_that_failed_comes_of_what_its_ranks_met(tmp_path: Path) -> None:
+    refused = "n5:41877:42291 [5] misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.91.4.152<53411> failed : No route to host"
+    system = "[rank0]: torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:317, unhandled system error"
+    command = "subprocess.CalledProcessError: Command '['torchrun', '--nnodes', '4', 'sft.py']' returned non-zero exit status 1."
+    verdict = verdict_on(tmp_path, ["NODE 2: n2 (10.91.4.152) ib0 up", refused, system, command])
+    assert (verdict.failure_class, verdict.faulty_node) == ("NetworkError", "n2")
+    helper = (
+        "subprocess.CalledProcessError: Command '['ninja', '-v']' returned non-zero exit status 1."
+    )
+    assert verdict_on(tmp_path, [refused, helper]).failure_class == "CalledProcessError"

@@ -102,3 +102,44 @@ def test_a_run_that_gives_up_on_a_lost_loss_went_wrong_where_it_was_lost(tmp_pat
 def test_a_pod_that_was_running_when_its_log_was_taken_is_seen() -> None:
     seen = capture_in("agent | log capture at 2025-11-11T11:44:07Z phase=Running")
     assert seen is not None and seen.taken is not None
+
+
+def test_a_person_cancels_a_job_whose_step_srun_ends_first(tmp_path: Path) -> None:
+    aborted = "srun: Job step aborted: Waiting up to 32 seconds for job step to finish."
+    worker = ["Traceback (most recent call last):", '  File "run.py", line 60, in <module>']
+    worker += ["RuntimeError: DataLoader worker (pid(s) 8120, 8121) exited unexpectedly"]
+    cancel = "slurmstepd: error: *** JOB 660012 ON g-11 CANCELLED AT 2025-10-30T13:11:43 ***"
+    books = '[epilog] sacct: 660012 state "CANCELLED by 12045" elapsed 00:11:43 exit 0:15'
+    ended = verdict_on(tmp_path, [*STEPS, aborted, *worker, cancel, books])
+    assert (ended.failure_class, ended.action) == ("SlurmCancelled", "none")
+    failed_before = verdict_on(tmp_path, [*STEPS, *worker, aborted, cancel, books])
+    assert failed_before.failure_class == "DataloaderKilled"
+
+
+def test_starts_that_are_counted_from_zero_are_told_apart(tmp_path: Path) -> None:
+    lost = "slurmstepd: error: *** JOB 55 ON n1 CANCELLED AT 2025-06-30T00:20:11 DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***"
+    trace = [
+        "Traceback (most recent call last):",
+        '  File "config.py", line 4, in _batch_assertion',
+    ]
+    trace += ["AssertionError: Check batch related parameters. 1024 != 4 * 4 * 48"]
+    again = ["== job 55 requeued, n7 drained ==", "-- attempt 1: 6 nodes", "n1: world_size = 48"]
+    verdict = verdict_on(tmp_path, ["-- attempt 0: 8 nodes", *STEPS, lost, *again, *trace])
+    assert (verdict.failure_class, verdict.action) == ("AssertionError", "fix_by_user")
+
+
+@pytest.mark.parametrize(
+    "advice",
+    [
+        "You can suppress this exception and fall back to eager by setting:",
+        "Consider skipping this sample, or set HF_DATASETS_OFFLINE",
+        "To avoid this error, please fall back to the eager mode",
+    ],
+)
+def test_advice_behind_an_error_does_not_say_that_it_was_dealt_with(
+    tmp_path: Path, advice: str
+) -> None:
+    trace = ["Traceback (most recent call last):", '  File "cache.py", line 103, in put']
+    error = "PermissionError: [Errno 13] Permission denied: '/tmp/triton/5/VQ7'"
+    verdict = verdict_on(tmp_path, [*STEPS[:3], *trace, error, advice, "    import torch._dynamo"])
+    assert (verdict.failure_class, verdict.action) == ("PermissionError", "fix_by_user")
