@@ -12,7 +12,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,11 +23,18 @@ from configs.rundir import RunDir
 _LOOK_INTERVAL_S = 0.5
 _held_here: set[tuple[Path, str]] = set()
 """Stages that flows of this process hold, so that their inner flows can tell."""
+_waited_since: dict[Path, float] = {}
+"""When a flow of this process began to wait for a run directory that it holds now."""
 
 
 def holds(run: RunDir, stage: str) -> bool:
     """Whether a flow of this process holds the stage."""
     return (run.path, stage) in _held_here
+
+
+def waited_since(run: RunDir) -> float | None:
+    """When this process's flow began to wait for the run directory; None of one that had it at once."""
+    return _waited_since.get(run.path)
 
 
 def is_live(run: RunDir) -> bool:
@@ -54,22 +61,31 @@ def check_free(run: RunDir, *stages: str) -> None:
 
 
 @contextmanager
-def held(run: RunDir, stage: str, *, wait: bool = False) -> Iterator[None]:
-    """Hold the stage of this run directory against other live flows; `wait` until they have ended."""
+def held(
+    run: RunDir, stage: str, *, wait: bool = False, say: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold the stage of this run directory against other live flows; `wait` until they have ended, and `say` so."""
     path = run.locks_dir / stage
+    asked_at, waits = time.time(), False
     while True:
         with file_lock(path, blocking=False) as got:
             if got:
                 me = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.time()}
                 path.write_text(json.dumps(me) + "\n")
                 _held_here.add((run.path, stage))
+                if waits:
+                    _waited_since.setdefault(run.path, asked_at)
                 try:
                     yield
                 finally:
                     _held_here.discard((run.path, stage))
+                    _waited_since.pop(run.path, None)
                 return
         if not wait:
             raise _in_use(run, path)
+        if not waits and say is not None:
+            say(f"waiting for {run.path}, which a live run uses ({_holder(path)})")
+        waits = True
         time.sleep(_LOOK_INTERVAL_S)  # unlike a blocked flock, a signal ends it
 
 

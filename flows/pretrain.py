@@ -12,7 +12,7 @@ from configs.records import AttemptRecord
 from configs.rundir import RunDir
 from configs.schema import RunConfig
 from flows.cancellation import end_training
-from flows.locks import holds
+from flows.locks import holds, waited_since
 from flows.session import is_restarted, open_run, tracked
 from flows.show.progress import say
 from tasks.data.task import prepared_data
@@ -46,6 +46,7 @@ def pretrain(config: RunConfig) -> None:
         prepared_data(config)
         with tracked(run, config):
             started_at = time.time()
+            end_if_it_was_ended_meanwhile(run)
             if forget_stop_file(run):
                 get_run_logger().info("%s is removed: training goes on", run.stop_path)
             recover_last_attempt(config, run)
@@ -72,6 +73,29 @@ def pretrain(config: RunConfig) -> None:
                     break
                 number, used = begin(config)
             remove_unneeded_checkpoints(config)
+
+
+def end_if_it_was_ended_meanwhile(run: RunDir) -> None:
+    """Raise what the flow before this one raised, if it ended the run while this one waited for it.
+
+    A server that takes a process for dead starts another one for the same flow run, or two. What was decided
+    since then is for them too: nobody has started the run again.
+    """
+    since, attempts = waited_since(run), run.attempts()
+    record = attempts[-1].record() if attempts else None
+    if since is None or record is None:
+        return
+    action, number = attempts[-1].action(), record.number
+    if action is not None and action.stop and action.decided_at >= since:
+        raise RunFailedError(
+            f"attempt {number} has ended this run while this flow waited for it: {action.reason}"
+        )
+    on_purpose = record.outcome == "cancelled" or stopped_by(run, number) == STOP_FILE
+    if on_purpose and (record.ended_at or 0.0) >= since:
+        raise RunStoppedError(
+            f"training was ended on purpose in attempt {number}, while this flow waited for it: start it again "
+            "to continue"
+        )
 
 
 def begin(config: RunConfig) -> tuple[int | None, RunConfig]:

@@ -84,7 +84,7 @@ def open_run(config: RunConfig, *stages: str) -> Iterator[RunDir]:
     made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
     with ExitStack() as stack:
         for stage in stages:
-            stack.enter_context(held(run, stage, wait=is_from_server()))
+            stack.enter_context(held(run, stage, wait=is_from_server(), say=say))
         try:
             _check_same_run(run, config)
             write_text(run.config_path, dump_config(config))

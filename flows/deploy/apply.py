@@ -21,7 +21,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.schemas.automations import Automation, AutomationCore
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-from configs.errors import DeployError
+from configs.errors import DeployError, InputError
 from flows.deploy.automations import automations
 from flows.deploy.wanted import WantedDeployment, WantedSchedule, without_empty_definitions
 
@@ -59,7 +59,7 @@ class Deployer:
         """Delete a deployment; its flow runs stay."""
         found = self._find(flow, name)
         if found is None:
-            raise DeployError(
+            raise InputError(
                 f"the server has no deployment {flow}/{name}: there is nothing to remove"
             )
         if not self._dry_run:

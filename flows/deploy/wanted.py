@@ -193,7 +193,12 @@ def _cron(where: str, cron: Any, timezone: Any) -> CronSchedule:
     try:
         return CronSchedule(cron=cron, timezone=timezone or "UTC")
     except ValidationError as error:
-        words = error.errors()[0]["msg"].removeprefix("Value error, ")
+        wrong = error.errors()[0]
+        words = wrong["msg"].removeprefix("Value error, ")
+        if wrong["loc"][:1] == ("timezone",):
+            raise ConfigError(
+                f"{where}: time zone {timezone!r} is none that is known: give a name like Europe/Berlin"
+            ) from error
         raise ConfigError(
             f"{where}: {words}: minute, hour, day of month, month, day of week are right, like "
             "'0 2 * * *'"

@@ -12,6 +12,8 @@ from flows.show.readers import AttemptView, EvaluationView
 from flows.show.scores import one_line
 from flows.show.state import Snapshot
 
+_WARNING = "SIGUSR1 (the scheduler's warning that the job's time ends)"
+
 
 @dataclass(frozen=True)
 class Notice:
@@ -186,7 +188,8 @@ def _ended(old: AttemptView, new: AttemptView) -> Iterator[Notice]:
         yield Notice(ended_at, f"attempt {new.number} completed", "green")
         return
     if record.outcome == "stopped":
-        yield Notice(ended_at, f"attempt {new.number} saved and stopped: {record.reason}", "yellow")
+        why = record.reason.replace("SIGUSR1", _WARNING, 1)
+        yield Notice(ended_at, f"attempt {new.number} saved and stopped: {why}", "yellow")
         return
     after = "before its first step" if new.last_step is None else f"after step {new.last_step:,}"
     how = end_of_attempt(new)

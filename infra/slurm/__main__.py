@@ -108,6 +108,11 @@ def _up(folder: Path, wanted: dict[str, Any]) -> int:
     took_s, count = time.monotonic() - start, len(settings.all_node_names)
     print(f"up in {took_s:.1f} s, with {count} nodes; for a config:", file=sys.stderr)
     print(section, end="")
+    for name in cluster.drained_nodes():
+        print(
+            f"{name} is drained and takes no jobs: `exec scontrol update nodename={name} state=resume` changes that",
+            file=sys.stderr,
+        )
     return 0
 
 

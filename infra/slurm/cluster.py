@@ -30,6 +30,8 @@ from infra.slurm.settings import ClusterSettings, load
 READY_TIMEOUT_S = 60.0
 _COMMAND_TIMEOUT_S = 30.0
 _REPAIR_PAUSE_S = 0.5
+_READY = ("idle", "mix", "alloc")
+_DRAINED = ("drain", "drng")
 _SERVING = ("idle", "mix", "alloc", "comp")
 _REST_USERS = ("slurm", "nobody")
 """slurmrestd refuses to run as root."""
@@ -258,11 +260,17 @@ class LocalCluster:
     def _nodes_are_ready(self) -> bool:
         with suppress(ClusterError):
             lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
-            ready = {
-                line.split()[0] for line in lines if line.split()[1] in ("idle", "mix", "alloc")
-            }
-            return ready == set(self.settings.all_node_names)
+            states = dict(line.split()[:2] for line in lines)
+            settled = {name for name, state in states.items() if state in (*_READY, *_DRAINED)}
+            return settled == set(self.settings.all_node_names)
         return False
+
+    def drained_nodes(self) -> list[str]:
+        """Nodes that take no jobs until somebody says that they may again."""
+        lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
+        return sorted(
+            {name for name, state in (line.split()[:2] for line in lines) if state in _DRAINED}
+        )
 
     def _controller_answers(self) -> bool:
         with suppress(ClusterError):

@@ -113,8 +113,11 @@ def test_a_run_gets_a_deployment_of_its_own_with_a_schedule(
     assert changed(deploy(server, "--remove", "nightly")) == {
         "deployment pipeline/nightly": "removed"
     }
+    nowhere = (*at_night[:4], "--timezone", "Europe/Nowhere")
+    done = overland("deploy", "--server", server, *nowhere)
+    assert (done.returncode, "give a name like Europe/Berlin" in done.stderr) == (2, True)
     done = overland("deploy", "--server", server, "--remove", "nightly")
-    assert (done.returncode, "no deployment pipeline/nightly" in done.stderr) == (1, True)
+    assert (done.returncode, "no deployment pipeline/nightly" in done.stderr) == (2, True)
 
 
 @pytest.mark.soak

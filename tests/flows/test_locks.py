@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -10,18 +11,21 @@ import pytest
 from configs.errors import RunDirectoryError
 from configs.files import file_lock
 from configs.rundir import RunDir
-from flows.locks import first_in_line, held, holds
+from flows.locks import first_in_line, held, holds, waited_since
 
 
 def test_a_second_flow_is_refused_or_waits(tmp_path: Path) -> None:
     run = RunDir(tmp_path)
     first_is_over, second_is_in = threading.Event(), threading.Event()
+    said: list[str] = []
 
     def second() -> None:
-        with held(run, "pretrain", wait=True):
+        with held(run, "pretrain", wait=True, say=said.append):
             assert first_is_over.is_set()
+            assert (waited_since(run) or 0.0) >= began_at
             second_is_in.set()
 
+    began_at = time.time()
     with file_lock(run.locks_dir / "pretrain"):
         with pytest.raises(RunDirectoryError, match="in use by a live run"), held(run, "pretrain"):
             pass
@@ -32,6 +36,9 @@ def test_a_second_flow_is_refused_or_waits(tmp_path: Path) -> None:
     assert second_is_in.wait(30)
     thread.join()
     assert not holds(run, "pretrain")
+    assert len(said) == 1 and said[0].startswith(f"waiting for {tmp_path}, which a live run uses")
+    with held(run, "pretrain"):
+        assert waited_since(run) is None
 
 
 def test_several_that_wait_come_one_after_another(

@@ -11,9 +11,9 @@ from prefect.logging import disable_run_logger
 from configs.errors import EXIT_CONTINUE, RunFailedError, RunStoppedError
 from configs.events import EndEvent, StepEvent
 from configs.files import append_json_line
-from configs.records import AttemptRecord
+from configs.records import Action, AttemptRecord
 from configs.rundir import RunDir, write_record
-from flows.pretrain import leave_or_go_on
+from flows.pretrain import end_if_it_was_ended_meanwhile, leave_or_go_on
 from tasks.train.task import forget_stop_file
 
 STARTED_AT = 100.0
@@ -81,3 +81,33 @@ def test_the_stop_file_is_removed_by_whoever_starts_again(run: RunDir) -> None:
     run.stop_path.touch()
     assert forget_stop_file(run)
     assert not run.stop_path.exists()
+
+
+def failed_for_good(run: RunDir, number: int, *, ended_at: float) -> None:
+    attempt = run.attempt(number)
+    record = AttemptRecord(
+        number=number, key="k", job_id="j", submitted_at=0.0, ended_at=ended_at, outcome="failed"
+    )
+    write_record(attempt.record_path, record)
+    action = Action(
+        kind="none", stop=True, reason="somebody has cancelled the job", decided_at=ended_at
+    )
+    write_record(attempt.action_path, action)
+
+
+def test_a_flow_that_waited_obeys_what_the_one_before_it_decided(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed_for_good(run, 1, ended_at=200.0)
+    end_if_it_was_ended_meanwhile(run)  # It has not waited: a person has started the run again.
+    monkeypatch.setattr("flows.pretrain.waited_since", lambda _: 150.0)
+    with pytest.raises(RunFailedError, match=r"attempt 1 has ended this run .*: somebody has canc"):
+        end_if_it_was_ended_meanwhile(run)
+    stopped(run, 2, "stop file", steps=3, ended_at=201.0)
+    with pytest.raises(RunStoppedError, match="ended on purpose in attempt 2"):
+        end_if_it_was_ended_meanwhile(run)
+    stopped(run, 3, "SIGTERM", steps=3, ended_at=202.0)
+    end_if_it_was_ended_meanwhile(run)
+    monkeypatch.setattr("flows.pretrain.waited_since", lambda _: 300.0)
+    failed_for_good(run, 4, ended_at=250.0)
+    end_if_it_was_ended_meanwhile(run)  # That was before: the server starts it again.

@@ -125,6 +125,11 @@ def test_a_cluster_by_hand(
         assert (status.returncode, "xnode1: down\n" in status.stdout) == (1, True)
         assert started(folder, "start-node", "xnode1").returncode == 0
         assert started(folder, "status").returncode == 0
+
+        drain = ("exec", "scontrol", "update", "nodename=xnode1", "state=drain", "reason=test")
+        assert started(folder, *drain).returncode == 0
+        again = started(folder, *up)
+        assert (again.returncode, "xnode1 is drained and takes no" in again.stderr) == (0, True)
     finally:
         assert started(folder, "down").returncode == 0
     assert started(folder, "status").returncode == 1
