@@ -10,7 +10,7 @@ from tasks.diagnose.times import time_of
 
 _RUNNING = compile_pattern(
     r"(?i:state[=: ]+(?:RUNNING|R)\b)|\bRUNNING\b|\d (?:R|RUNNING) +\d[\d:-]*:\d\d\b|"
-    r"\b\d+/\d+ (?:pods?|ranks|workers|processes) (?:are )?(?i:running)\b|"
+    r"\b\d+/\d+ +Running +\d+ |\b\d+/\d+ (?:pods?|ranks|workers|processes) (?:are )?(?i:running)\b|"
     r"(?i:\b(?:captured?|copied|collected|snapshot|taken)\b.*\b(?:phase|status)[=: ]+(?:RUNNING|R)\b)"
 )
 """As Slurm, Kubernetes and those who ask them write it; squeue's line has the time used behind it."""
@@ -41,6 +41,7 @@ _FILE = compile_pattern(
     rf"^\s*Modify: (?P<modified>{_STAMP})"
 )
 """What `ls` and `stat` print of a log."""
+_UTC = compile_pattern(r"\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|\+00:?00)\b")
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
@@ -93,11 +94,15 @@ def looked_at(row: str, beside: Iterable[str]) -> Capture | None:
     if "R" not in row or _RUNNING.search(row) is None:
         return None
     now = written = None
+    stamped = 0
     for text in beside:
+        stamped += _UTC.search(text) is not None
         if (match := _NOW.search(text)) is not None:
             now = time_of(match["stamp"])
         elif (match := _FILE.search(text)) is not None:
             written = time_of(match["stamp"] or match["modified"])
+    if now is not None and written is None and stamped > 1:
+        return Capture(now, None, None)  # The log's own last words are by the same clock.
     if now is None or written is None or now < written:
         return None
     return Capture(now, written, now - written)

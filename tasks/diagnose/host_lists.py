@@ -19,6 +19,7 @@ from tasks.diagnose.rank_spans import (
     all_ranges,
     hosts_of_row,
     numbered_hosts,
+    span_in_columns,
     spans_of_hosts,
     tells_ranks,
 )
@@ -83,6 +84,8 @@ class HostLists:
     mapped: dict[int, str] = field(default_factory=dict)
     """Hosts by rank, as mpirun's map has them."""
     _map_node: str | None = None
+    columns: dict[int, str] = field(default_factory=dict)
+    """Hosts by rank, of a table with the first and the last rank of each."""
     _bare: defaultdict[str, dict[str, None]] = field(default_factory=lambda: defaultdict(dict))
     """Names that stand alone in a line, by family."""
     _seen: set[tuple[int, int]] = field(default_factory=set)
@@ -103,6 +106,8 @@ class HostLists:
         if "rank" in lower or "process" in lower:
             self._note_ranges(text, label)
             self._note_start(text, label)
+        if (row := span_in_columns(text)) is not None:
+            self._note_columns(*row)
         if "slots" in lower and (match := _SLOTS.search(text)):
             self.slots.setdefault(match["host"], int(match["count"]))
         if any(word in lower for word in _ON_NODE_WORDS) and (match := _ON_NODE.search(text)):
@@ -119,6 +124,13 @@ class HostLists:
             self._place(low, high, name)
         if "=" in text or ":" in text:
             self.hosts.update(dict.fromkeys(numbered_hosts(text)))
+
+    def _note_columns(self, low: int, high: int, host: str) -> None:
+        """Of rows that each go on where the one before ended."""
+        if low == 0:
+            self.columns.clear()
+        if low == len(self.columns) and high < RANKS_OF_RANGE:
+            self.columns.update(dict.fromkeys(range(low, high + 1), host))
 
     def note_job(self, text: str, *, certain: bool) -> None:
         """A list of nodes as Slurm writes it: the first that is met, and then what the environment has."""
@@ -198,6 +210,7 @@ class HostLists:
         self.ranges = {**other.ranges, **self.ranges}
         self.starts = {**other.starts, **self.starts}
         self.mapped = {**other.mapped, **self.mapped}
+        self.columns = max(self.columns, other.columns, key=len)
         if other.job and (other._job_is_certain or not self.job):
             self.job, self._job_list = other.job, other._job_list
             self._job_is_certain = other._job_is_certain
@@ -214,6 +227,8 @@ class HostLists:
             return self.mapped
         if len(set(self.ranges.values())) > 1:
             return self.ranges
+        if len(set(self.columns.values())) > 1:
+            return self.columns
         return filled(self.starts, self.each)
 
     def by_order(self) -> dict[int, str]:

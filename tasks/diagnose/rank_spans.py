@@ -19,14 +19,27 @@ _HOST_OF_SPAN = re.compile(
 )
 _NUMBERED = re.compile(r"(?:^|[\s|,;(\[])(\d{1,5})[:=] ?([A-Za-z][\w.-]{1,80}\w)")
 _PAIR = re.compile(r"[\s,{(\[\"'](\d{1,6})[\"']? ?(?::|=|->|=>) ?[\"']?([A-Za-z][\w.-]{1,80}\w)")
+_COLUMNS = re.compile(
+    r"\s{0,8}(?:\d{1,5}[\s|,;]{1,8})?([A-Za-z][\w.-]{1,80}\w)[\s|,;]{1,8}(\d{1,6})[\s|,;-]{1,8}(\d{1,6})$"
+)
 RANKS_OF_RANGE = 4096
 
 Span = tuple[int, int, str]
 """First rank, last rank, host."""
 
 
+def span_in_columns(text: str) -> tuple[int, int, str] | None:
+    """First rank, last rank and host of a row that has them in columns, as `4  gpu05  32  39`."""
+    match = _COLUMNS.match(text) if text[-1:].isdigit() else None
+    if match is None or not may_name_host(match[1]) or int(match[2]) > int(match[3]):
+        return None
+    return int(match[2]), int(match[3]), match[1]
+
+
 def tells_ranks(text: str) -> bool:
     """Whether the line may say which ranks, or in what order, hosts have."""
+    if span_in_columns(text) is not None:
+        return True
     if _RANKS.search(text) is not None:
         return True
     return any((spans_of_hosts(text), numbered_hosts(text), hosts_of_row(text)))

@@ -90,3 +90,13 @@ def test_a_unit_in_letters_that_only_look_like_others_is_read() -> None:
     capture = capture_in("state=RUNNING last output: 5 \N{LATIN SMALL LETTER LONG S}ec ago")
     assert capture is not None
     assert capture.silence_s == 5
+
+
+def test_pods_that_run_are_seen_by_the_clock_of_who_lists_them() -> None:
+    row, clock = "mpt-3   1/1   Running   0     3h44m", "2025-07-11T23:41:09Z"
+    step = "mpt-1 2025-07-11T20:35:49+00:00 rank=14 step=6175 loss=2.209"
+    seen = looked_at(row, [step, clock, row])
+    assert seen is not None and seen.taken is not None
+    assert (seen.last_output, seen.silence_s) == (None, None)
+    other_zone = "mpt-1 2025-07-11 20:35:49 rank=14 step=6175 loss=2.209"
+    assert looked_at(row, [other_zone, clock, row]) is None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from one_log import verdict_on
+
+from tests.tasks.diagnose.one_log import verdict_on
 
 HOSTS = ["gn01", "gn02", "gn03", "gn04"]
 STEPS = [f"[2025-01-01 10:{at:02}:00] iteration {at} loss: 2.{at}" for at in range(1, 40)]
@@ -186,3 +187,19 @@ def test_kubernetes_says_that_no_memory_limit_was_met(tmp_path: Path) -> None:
 def test_ranks_that_are_far_apart_are_no_range(tmp_path: Path) -> None:
     told = [f"{h} ranks=[{at}, {at + 4}, {at + 16}, {at + 24}]" for at, h in enumerate(HOSTS)]
     assert verdict_on(tmp_path, [*told, *STEPS, ECC]).faulty_node is None
+
+
+@pytest.mark.parametrize(
+    "row", ["  {n} dgx-b-030{n} {low} {high}", "dgx-b-030{n} | {low} | {high}"]
+)
+def test_columns_of_first_and_last_ranks_tell_hosts(tmp_path: Path, row: str) -> None:
+    table = [row.format(n=n, low=8 * n, high=8 * n + 7) for n in range(5)]
+    failed = [
+        "[rank37]: Traceback (most recent call last):",
+        '[rank37]:   File "train.py", line 301, in step',
+        "[rank37]: torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered",
+    ]
+    verdict = verdict_on(tmp_path, ["host table", *table, *failed])
+    assert verdict.faulty_node == "dgx-b-0304"
+    gap = verdict_on(tmp_path, ["host table", *table[:2], *table[3:], *failed])
+    assert gap.faulty_node != "dgx-b-0304"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from one_log import verdict_on
+
+from tests.tasks.diagnose.one_log import verdict_on
 
 MAP = [f"rank={r} node=gn0{1 + r // 8} pid=7{r:02}" for r in range(32)]
 STEPS = [f"[2025-01-01 10:00:{at:02}] iteration {at} loss: 2.{at}" for at in range(1, 40)]
