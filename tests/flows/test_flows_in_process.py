@@ -156,12 +156,19 @@ def test_evaluations_that_a_server_starts_wait_and_do_not_pile_up(
     with ExitStack() as other:
         other.enter_context(file_lock(run.locks_dir / "evaluate"))
 
+        seen_waiting = threading.Event()
+
         def commit_and_end() -> None:
-            assert is_locked(run.locks_dir / "evaluate-next")
+            deadline = time.monotonic() + 60.0
+            while not is_locked(run.locks_dir / "evaluate-next") and time.monotonic() < deadline:
+                time.sleep(0.1)
+            if is_locked(run.locks_dir / "evaluate-next"):
+                seen_waiting.set()
             commit(run, STEPS[1])
             other.close()
 
-        end = threading.Timer(2.0, commit_and_end)
+        end = threading.Thread(target=commit_and_end)
         end.start()
         assert evaluate(run.path) == dict.fromkeys(STEPS[:2], True)
         end.join()
+        assert seen_waiting.is_set()
