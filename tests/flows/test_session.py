@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from prefect.futures import PrefectFuture
@@ -48,8 +48,8 @@ def test_a_flow_that_comes_second_leaves_the_first_ones_directory(
     hold = locks.held
 
     @contextmanager
-    def hold_after_another(run: RunDir, stage: str, *, wait: bool) -> Iterator[None]:
-        with file_lock(run.locks_dir / stage), hold(run, stage, wait=wait):
+    def hold_after_another(run: RunDir, stage: str, **how: Any) -> Iterator[None]:
+        with file_lock(run.locks_dir / stage), hold(run, stage, **how):
             yield
 
     monkeypatch.setattr(session, "held", hold_after_another)
