@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import threading
 import time
 from contextlib import closing
@@ -15,7 +14,7 @@ from infra.launch.slurm_client import SlurmClient
 from infra.launch.slurm_errors import SlurmTokenError
 from infra.launch.slurm_token import expires_at, owner_of, token_source
 from infra.launch.slurm_types import SlurmNode, split_names
-from infra.launch.slurm_user import user_problem
+from infra.launch.slurm_user import user_of, user_problem
 
 _SOON_S = 3600.0
 _HOUR_S = 3600.0
@@ -30,7 +29,7 @@ def check_token(_: threading.Event, site: SlurmConfig, folder: Path) -> Finding:
         token = source.token()
     except SlurmTokenError as error:
         return failed(subject, str(error))
-    problem = user_problem(site.user or getpass.getuser(), owner_of(token), folder)
+    problem = user_problem(user_of(site), owner_of(token), folder)
     if problem is not None:
         return failed(subject, problem)
     end = expires_at(token)
@@ -49,7 +48,7 @@ def check_rest(_: threading.Event, site: SlurmConfig) -> list[Finding]:
     """Whether the server speaks with us, and knows the partitions that the config names."""
     client = SlurmClient(
         site.url or "",
-        site.user or getpass.getuser(),
+        user_of(site),
         token_source(site.token_file, site.token_command),
     )
     with closing(client):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import getpass
 import threading
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from infra.launch.slurm_contact import check_site
 from infra.launch.slurm_jobs import JobTable
 from infra.launch.slurm_submit import Submitter
 from infra.launch.slurm_token import token_source
+from infra.launch.slurm_user import user_of
 
 _sites: dict[str, tuple[SlurmClient, JobTable]] = {}
 _lock = threading.Lock()
@@ -52,7 +52,7 @@ def _make(config: LauncherConfig) -> tuple[SlurmClient, JobTable]:
     site = config.slurm
     client = SlurmClient(
         site.url or "",
-        site.user or getpass.getuser(),
+        user_of(site),
         token_source(site.token_file, site.token_command),
         scontrol=site.scontrol,
     )

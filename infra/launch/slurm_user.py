@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 import pwd
 import shutil
 import subprocess
 from pathlib import Path
 
+from configs.slurm_schema import SlurmConfig
+
 _ROOT = 0
 _TEST_TIMEOUT_S = 30.0
+
+
+def user_of(site: SlurmConfig) -> str:
+    """Whose jobs they are: who runs the flow, if the config names nobody."""
+    return site.user or getpass.getuser()
 
 
 def user_problem(user: str, owner: str | None, folder: Path | None = None) -> str | None:

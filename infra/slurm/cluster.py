@@ -198,8 +198,8 @@ class LocalCluster:
             time.sleep(_REPAIR_PAUSE_S)
 
     def _nodes_that_do_not_serve(self) -> list[str]:
-        lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
-        return sorted({n for n, state in map(str.split, lines) if state not in _SERVING})
+        states = self._node_states()
+        return sorted(name for name, state in states.items() if state not in _SERVING)
 
     def _check_node(self, node: str) -> None:
         if node not in (known := self.settings.all_node_names):
@@ -259,18 +259,18 @@ class LocalCluster:
 
     def _nodes_are_ready(self) -> bool:
         with suppress(ClusterError):
-            lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
-            states = dict(line.split()[:2] for line in lines)
+            states = self._node_states()
             settled = {name for name, state in states.items() if state in (*_READY, *_DRAINED)}
             return settled == set(self.settings.all_node_names)
         return False
 
+    def _node_states(self) -> dict[str, str]:
+        lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
+        return {name: state for name, state, *_ in map(str.split, lines)}
+
     def drained_nodes(self) -> list[str]:
         """Nodes that take no jobs until somebody says that they may again."""
-        lines = self.command("sinfo", "-h", "-N", "-o", "%N %t").splitlines()
-        return sorted(
-            {name for name, state in (line.split()[:2] for line in lines) if state in _DRAINED}
-        )
+        return sorted(name for name, state in self._node_states().items() if state in _DRAINED)
 
     def _controller_answers(self) -> bool:
         with suppress(ClusterError):

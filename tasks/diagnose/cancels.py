@@ -60,8 +60,7 @@ def _cancel_on_the_books(scan: Scan, found: list[Finding]) -> Finding | None:
     if ending is None or ending.failure_class != "SlurmCancelled":
         return None
     in_order = sorted(found, key=lambda f: f.order)
-    cancels = [f for f in in_order if f.method == "slurm_cancelled"]
-    first = cancels[0] if cancels else None
+    first = next((f for f in in_order if f.method == "slurm_cancelled"), None)
     if first is None or any(f.line.file != first.line.file for f in in_order):
         return None
     begun = next((f for f in in_order if f.method in CANCELLED), first).order

@@ -41,7 +41,9 @@ class HeartbeatAges:
         one = len(found) == 1
         if one and len(self.ages) >= _MAX_ENTRIES:
             return
-        self.ages = {**self.ages, **found} if one else found
+        if not one:
+            self.ages = {}
+        self.ages.update(found)
         self.seen, self.line = (line.file, steps), line
 
     def merge(self, other: HeartbeatAges) -> None:

@@ -38,11 +38,9 @@ def span_in_columns(text: str) -> tuple[int, int, str] | None:
 
 def tells_ranks(text: str) -> bool:
     """Whether the line may say which ranks, or in what order, hosts have."""
-    if span_in_columns(text) is not None:
+    if span_in_columns(text) is not None or _RANKS.search(text) is not None:
         return True
-    if _RANKS.search(text) is not None:
-        return True
-    return any((spans_of_hosts(text), numbered_hosts(text), hosts_of_row(text)))
+    return bool(spans_of_hosts(text) or numbered_hosts(text) or hosts_of_row(text))
 
 
 def all_ranges(text: str) -> list[tuple[int, int, int, int]]:

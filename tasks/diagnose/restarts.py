@@ -29,8 +29,8 @@ _RUN_AGAIN = compile_pattern(
     r"(?i)\b(?:child|process|program|job|training|trainer|main|run|attempt|launcher|script|command)\b.{0,60}"
     r"\b(?:exited|failed|died|crashed|killed|terminated|ended)\b.{0,60}\b(?:re-?start|relaunch|re-?submitt|respawn)(?:ing|ed)\b"
 )
-_AGAIN_WORDS = ("estart", "aunch", "spawn", "ubmitt")
 """Of who looks after the whole program; workers of any kind may come and go."""
+_AGAIN_WORDS = ("estart", "aunch", "spawn", "ubmitt")
 _REQUEUED = compile_pattern(
     r"(?i)\bjob(?:id)?[ =:]*[\w.]{1,30}:? (?:(?:is|was|has been|being) )?requeued\b"
 )

@@ -63,7 +63,7 @@ class Confined:
 
     def __call__(self, document: Any, results: Any) -> Metrics:
         try:
-            found = self._confined(document, results)
+            found = self._confined(document, results, self._limits)
             # A metric may have others in place of its own name, like pass@1.
             if set(found) == self._metrics or set(found) == self._expected(document, results):
                 return found
@@ -73,10 +73,7 @@ class Confined:
         print(f"{self._task}: an answer counts as empty: {reason}", file=sys.stderr, flush=True)
         return self._of_nothing(document, results)
 
-    def _confined(self, document: Any, results: Any) -> Metrics:
-        return self._found(document, results, self._limits)
-
-    def _found(self, document: Any, results: Any, limits: Limits) -> Metrics:
+    def _confined(self, document: Any, results: Any, limits: Limits) -> Metrics:
         def compute() -> list[Any]:
             return packed(dict(self._compute(document, results)))
 
@@ -94,7 +91,7 @@ class Confined:
         # Only the task's own code runs here: a busy machine must not have its limit refuse the whole task.
         patient = replace(self._limits, time_s=max(self._limits.time_s, _NO_ANSWER_TIME_S))
         try:
-            return self._found(document, emptied(results), patient)
+            return self._confined(document, emptied(results), patient)
         except NoAnswerError as error:
             raise SandboxError(
                 f"evaluation task {self._task!r} cannot be scored: not even an empty answer can: {error}"
