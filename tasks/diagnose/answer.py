@@ -35,6 +35,7 @@ from tasks.diagnose.recognised import Fingerprint, as_confirmed, fingerprint_of
 from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan_files import reads_alone, scan_files, size_bytes
 from tasks.diagnose.second_look import look_further
+from tasks.diagnose.second_opinion import with_second_opinion
 from tasks.diagnose.sources import STDIN, Source, source_of, why_unreadable
 from tasks.diagnose.verdicts import MAX_TEXT_CHARS, with_notes
 
@@ -146,8 +147,11 @@ def _of_files(
     sources = [source for source in sources if source.name not in scan.unreadable]
     if not sources:
         raise InputError(next(iter(scan.unreadable.values())))
-    verdict = with_notes(diagnose_scan(scan), notes)
+    verdict = diagnose_scan(scan)
     compressed = compress(_first(sources)) if compressor is None else compressor.result()
+    if len(compressed.sources) == len(sources):
+        verdict = with_second_opinion(verdict, scan, compressed)
+    verdict = with_notes(verdict, notes)
     counted = _counted(compressed, sources, lines=scan.lines_read)
     if counted.kept_lines:  # without any, no other log can be told to be like it
         unsure = is_unsure(verdict)

@@ -1,0 +1,78 @@
+"""The words of a whole log against the rules' verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tasks.diagnose.answer import Diagnosis, answer
+from tasks.diagnose.bench_diagnose import CASES
+from tasks.diagnose.compress import compress
+from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
+from tasks.diagnose.logs import LogLine
+from tasks.diagnose.scan_files import scan_files
+from tasks.diagnose.scores import LabelledLog, read_cases
+from tasks.diagnose.second_opinion import METHOD, with_second_opinion
+from tasks.diagnose.sources import source_of
+from tasks.diagnose.word_model import features, word_model
+
+LOCKED_MEMORY = Path(__file__).parent / "words" / "locked_memory.log"
+"""No case, so not fitted to: what its rank says of memory is said of a network card's registration."""
+EVERY = 12
+
+
+def _lines(bodies: Sequence[str]) -> list[LogLine]:
+    return [LogLine("a.log", number, body, body) for number, body in enumerate(bodies, start=1)]
+
+
+def test_features_are_words_and_pairs_within_a_line() -> None:
+    assert features(["Rank 3: Out of memory", "x9 killed"]) >= {"rank", "out of", "killed"}
+    assert "memory killed" not in features(["out of memory", "killed"])
+    assert features(["12 % 7"]) == set()
+
+
+def test_likelihood_is_over_all_classes_and_names_the_line_that_speaks() -> None:
+    bodies = ["epoch begins", "KeyError: 'labels'", "done"]
+    words = word_model().likelihood(_lines(bodies))
+    assert words is not None
+    assert sum(words.by_class.values()) == pytest.approx(1.0, abs=1e-3)
+    assert (words.likeliest, words.line.number) == ("KeyError", 2)
+    assert word_model().likelihood(_lines(["qzx vvw", "17"])) is None
+    assert word_model().likelihood([]) is None
+
+
+def test_words_decide_against_a_rule_that_misread_one_line() -> None:
+    rules = diagnose_files([LOCKED_MEMORY])
+    (found,) = answer([str(LOCKED_MEMORY)])
+    assert isinstance(found, Diagnosis)
+    assert rules.failure_class == "OutOfMemoryError"
+    assert (found.failure_class, found.method) == ("NetworkError", METHOD)
+    assert any("rules alone say OutOfMemoryError" in quote for quote in found.evidence)
+    assert found.root_cause_line is not None
+    assert found.root_cause_text.strip() in LOCKED_MEMORY.read_text()
+
+
+def test_words_never_say_that_nothing_failed_or_that_something_did(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text(LOCKED_MEMORY.read_text())
+    scan, logs = scan_files([source_of(log, "job.log")]), compress([source_of(log, "job.log")])
+    well = diagnose_scan(scan).model_copy(update={"failure_class": "NoFailure"})
+    assert with_second_opinion(well, scan, logs) is well
+
+
+def test_a_few_lines_are_left_to_the_rules(tmp_path: Path) -> None:
+    log = tmp_path / "job.log"
+    log.write_text("KeyError: 'labels'\n")
+    scan, logs = scan_files([source_of(log, "job.log")]), compress([source_of(log, "job.log")])
+    other = diagnose_scan(scan).model_copy(update={"failure_class": "CgroupOOM"})
+    assert with_second_opinion(other, scan, logs) is other
+
+
+@pytest.mark.parametrize("case", read_cases(CASES)[::EVERY], ids=lambda case: case.path.name)
+def test_cases_keep_their_verdicts(case: LabelledLog) -> None:
+    sources = [source_of(case.path, case.path.name)]
+    scan = scan_files(sources)
+    rules = diagnose_scan(scan)
+    assert with_second_opinion(rules, scan, compress(sources)).failure_class == rules.failure_class
