@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import as_file, files
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +78,7 @@ def features(bodies: Iterable[str]) -> set[str]:
     for body in dict.fromkeys(bodies):
         words = _WORD.findall(body[:_MAX_LINE_CHARS].lower())
         found.update(words)
-        found.update(map(" ".join, zip(words, words[1:], strict=False)))
+        found.update(map(" ".join, pairwise(words)))
     return found
 
 

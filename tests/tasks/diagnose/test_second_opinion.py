@@ -24,7 +24,9 @@ EVERY = 12
 
 
 def _lines(bodies: Sequence[str]) -> list[LogLine]:
-    return [LogLine("a.log", number, body, body) for number, body in enumerate(bodies, start=1)]
+    return [
+        LogLine("a.log", number, body, None, body) for number, body in enumerate(bodies, start=1)
+    ]
 
 
 def test_features_are_words_and_pairs_within_a_line() -> None:
