@@ -36,7 +36,7 @@ from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan_files import reads_alone, scan_files, size_bytes
 from tasks.diagnose.second_look import look_further
 from tasks.diagnose.second_opinion import with_second_opinion
-from tasks.diagnose.sources import STDIN, Source, source_of, why_unreadable
+from tasks.diagnose.sources import STDIN, Source, printable, source_of, why_unreadable
 from tasks.diagnose.verdicts import MAX_TEXT_CHARS, with_notes
 
 _MAX_COMPRESSED_BYTES = 64 << 20
@@ -105,7 +105,7 @@ def answer(
                 found.case_id,
                 found.model_dump(by_alias=True),
                 folder=settings.resolved_store(),
-                names=(log.name,),
+                names=(printable(log.name),),
                 fingerprint=found.fingerprint.model_dump(),
             )
             yield found.model_copy(update={"can_be_confirmed": kept, "folder": log.folder})
@@ -132,7 +132,9 @@ def diagnose_input(log: LogInput, settings: DiagnoseConfig, model: Model | None)
     if log.files[0].is_fifo():
         with open(log.files[0], "rb") as pipe, _spooled(pipe) as path:
             return _of_files(log, [Source(path, log.name)], settings, model)
-    return _of_files(log, [source_of(path, str(path)) for path in log.files], settings, model)
+    return _of_files(
+        log, [source_of(path, printable(str(path))) for path in log.files], settings, model
+    )
 
 
 def _of_files(
@@ -252,7 +254,7 @@ def _spooled(stream: BinaryIO) -> Iterator[Path]:
 
 def _diagnosis(name: str, verdict: Verdict, counted: _Counted) -> Diagnosis:
     return Diagnosis(
-        file=verdict.root_cause_file or name,
+        file=verdict.root_cause_file or printable(name),
         failure_class=verdict.failure_class,
         category=verdict.category,
         root_cause_line=verdict.root_cause_line,

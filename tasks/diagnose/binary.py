@@ -88,10 +88,28 @@ def _broken(text: bytes) -> float:
 
 def as_utf8(stream: Readable) -> Readable:
     """The stream; one of UTF-16 that says so by its first bytes, in UTF-8."""
-    head = b""
-    while len(head) < len(_BOMS[0]) and (more := stream.read(len(_BOMS[0]) - len(head))):
-        head += more
-    return _Converted(head, stream) if head in _BOMS else Prepended(head, stream)
+    return _Told(stream)
+
+
+class _Told:
+    """Looks at the first bytes when they are asked for: who reads is told there of a packed file that is damaged."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self._text: Readable | None = None
+
+    def read(self, size: int = -1, /) -> bytes:
+        if self._text is None:
+            head = b""
+            while len(head) < len(_BOMS[0]) and (
+                more := self._stream.read(len(_BOMS[0]) - len(head))
+            ):
+                head += more
+            is_utf16 = head in _BOMS
+            self._text = (
+                _Converted(head, self._stream) if is_utf16 else Prepended(head, self._stream)
+            )
+        return self._text.read(size)
 
 
 class _Converted:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import bz2
-import gzip
 import lzma
 import zlib
+from collections.abc import Callable
 from typing import BinaryIO, Protocol, cast
 
 import zstandard
@@ -15,10 +15,10 @@ _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _XZ_MAGIC = b"\xfd7zXZ\x00"
 _BZIP2_MAGIC = b"BZh"
 _LONGEST_MAGIC = len(_XZ_MAGIC)
-DAMAGED = (gzip.BadGzipFile, zlib.error, zstandard.ZstdError, lzma.LZMAError)
+DAMAGED = (zlib.error, zstandard.ZstdError, lzma.LZMAError)
 """What the libraries raise when what is packed cannot be what was packed. A file that ends too early is an
 EOFError, of all of them here."""
-_ZSTD_INPUT_BYTES = 1024
+_INPUT_BYTES = 1024
 """Unpacked at a time: a few bytes can be 128 KiB."""
 
 
@@ -36,22 +36,36 @@ def decompressed(file: Readable) -> Readable:
         head += more
     whole = Prepended(head, file)
     if head.startswith(_GZIP_MAGIC):
-        return cast(Readable, gzip.GzipFile(fileobj=cast(BinaryIO, whole), mode="rb"))
+        return _Frames(whole, _gzip_member)
     if head == _XZ_MAGIC:
         return _AsItComes(lzma.LZMAFile(cast(BinaryIO, whole)))
     if head.startswith(_BZIP2_MAGIC) and head[3:4].isdigit():
         return _AsItComes(bz2.BZ2File(cast(BinaryIO, whole)))
     if head.startswith(_ZSTD_MAGIC):
-        return _Zstandard(whole)
+        return _Frames(whole, _zstandard_frame)
     return whole
 
 
-class _Zstandard:
-    """The frames of a file. The library's own reader does not tell of a file that was cut off."""
+class _Unpacking(Protocol):
+    """A frame (of gzip, a member) that is being unpacked, as zlib and zstandard have it."""
 
-    def __init__(self, file: Readable) -> None:
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class _Frames:
+    """The frames of a file, each piece of text as it comes.
+
+    The libraries' own readers lose what they had unpacked before a file was cut off, or do not tell of it.
+    """
+
+    def __init__(self, file: Readable, begin: Callable[[], _Unpacking]) -> None:
         self._file = file
-        self._frame: zstandard.ZstdDecompressionObj | None = None
+        self._begin = begin
+        self._frame: _Unpacking | None = None
         """The one that has begun and not ended."""
         self._packed = b""
         self._text = bytearray()
@@ -67,14 +81,26 @@ class _Zstandard:
         return found
 
     def _unpack_more(self) -> bool:
-        packed = self._packed or self._file.read(_ZSTD_INPUT_BYTES)
+        packed = self._packed or self._file.read(_INPUT_BYTES)
         if not packed:
             return False
-        frame = self._frame or zstandard.ZstdDecompressor().decompressobj()
+        self._packed = b""
+        if self._frame is None and not (packed := packed.lstrip(b"\0")):
+            return True  # Padding between frames, or after the last.
+        frame = self._frame or self._begin()
+        self._frame = frame
         self._text += frame.decompress(packed)
-        self._frame = None if frame.eof else frame
-        self._packed = frame.unused_data if frame.eof else b""
+        if frame.eof:
+            self._frame, self._packed = None, frame.unused_data
         return True
+
+
+def _gzip_member() -> _Unpacking:
+    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+
+
+def _zstandard_frame() -> _Unpacking:
+    return zstandard.ZstdDecompressor().decompressobj()
 
 
 class _AsItComes:

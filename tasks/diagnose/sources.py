@@ -52,6 +52,11 @@ def rank_of_file(path: Path) -> int | None:
     return None
 
 
+def printable(name: str) -> str:
+    """A file's name with escapes for bytes that are no UTF-8: such a name can be opened, not printed."""
+    return os.fsencode(name).decode(errors="backslashreplace")
+
+
 def why_unreadable(name: str, error: InputError | OSError) -> str:
     """A sentence for who has named the file, or what holds it."""
     if isinstance(error, InputError):
