@@ -283,3 +283,39 @@ def test_the_rank_by_the_name_of_the_file(name: str, rank: int | None) -> None:
 )
 def test_stamps_of_programs_are_read(text: str, stamp: float | None) -> None:
     assert time_of(text, year=2025) == stamp
+
+
+@pytest.mark.parametrize("pack", PACKERS)
+def test_a_packed_log_that_is_cut_off_anywhere_is_read_as_far_as_it_goes(
+    tmp_path: Path, pack: Callable[[bytes], bytes]
+) -> None:
+    lines = [f"step {number} loss {number / 7}" for number in range(60)]
+    whole = pack("\n".join(lines).encode())
+    path = tmp_path / "a.log.packed"
+    for size in range(1, len(whole), 7):
+        path.write_bytes(whole[:size])
+        read = [text for _, text in _texts(path)]
+        if size > 6:  # as far as it can be known to be packed
+            assert read[:-1] == lines[: max(0, len(read) - 1)]
+
+
+def test_a_gzip_without_its_trailer_loses_no_line(tmp_path: Path) -> None:
+    generator = random.Random(5)
+    lines = [f"step {number} {generator.random()}" for number in range(20_000)]
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress("\n".join([*lines, "KeyError: 1"]).encode())[:-2])
+    assert len(_texts(path)) == len(lines) + 1
+
+
+def test_padding_after_a_gzip_is_none_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(b"one\n") + b"\0" * 5000 + gzip.compress(b"two\n") + b"\0")
+    assert [text for _, text in _texts(path)] == ["one", "two"]
+
+
+def test_damage_at_the_beginning_is_told_in_a_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "a.log.gz"
+    path.write_bytes(gzip.compress(b"one two three")[:10] + b"\xff" * 400)  # no such kind of block
+    with pytest.raises(InputError, match=r"a\.log\.gz: the compressed log is damaged"):
+        _texts(path)
+    assert not is_binary(path)
