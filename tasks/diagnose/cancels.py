@@ -8,6 +8,7 @@ from tasks.diagnose.scan import Scan
 CANCELLED = ("slurm_cancelled", "interrupted")
 _ALSO_OF_A_CANCEL = ("process_killed", "process_crashed", "dataloader_worker_terminated")
 _OF_THE_JOB = "*** JOB "
+_WHEN = " CANCELLED AT "
 _SRUN_ENDS = "srun: error: "
 OF_A_LOST_PEER = ("peer_connection_lost", "nccl_remote", "nccl_remote_peer")
 
@@ -47,11 +48,19 @@ def without_what_came_after_a_cancel(causes: list[Finding], scan: Scan) -> list[
     if first is None or first.method != "slurm_cancelled":
         return causes
     cancel = next((f for f in effects if _OF_THE_JOB in f.line.text), None)
+    if cancel is not None and _moment_of(first) == _moment_of(cancel) is not None:
+        cancel = first  # Slurm ended the step for the job's sake.
     others = (f for f in (*effects, *causes) if f.method not in CANCELLED)
     before = cancel is not None and all(f.order > cancel.order for f in others)
     if cancel is None or not before:
         return causes
     return [f for f in causes if f.line.file != cancel.line.file]
+
+
+def _moment_of(cancel: Finding) -> str | None:
+    """When Slurm cancelled the step or the job, as it says itself; the line may have come later."""
+    stamp = cancel.line.text.partition(_WHEN)[2].split(" ", 1)[0]
+    return stamp or None
 
 
 def _cancel_on_the_books(scan: Scan, found: list[Finding]) -> Finding | None:

@@ -95,3 +95,20 @@ def test_tasks_that_srun_ends_for_one_that_failed_say_nothing(
         "srun: error: node2: task 1: Killed\n"
     )
     assert diagnose_files([log]).failure_class == expected
+
+
+@pytest.mark.parametrize(
+    ("job_at", "expected"), [("17:40:00", "SlurmCancelled"), ("17:52:09", "ConnectionError")]
+)
+def test_a_step_that_is_cancelled_with_its_job_is_no_cause_of_its_own(
+    tmp_path: Path, job_at: str, expected: str
+) -> None:
+    """A job that is cancelled minutes after its step had failed is cleared away by somebody."""
+    log = tmp_path / "job.log"
+    log.write_text(
+        "srun: Job step aborted: Waiting up to 62 seconds for job step to finish.\n"
+        "slurmstepd: error: *** STEP 45.0 ON node1 CANCELLED AT 2026-12-01T17:40:00 ***\n"
+        "[rank1]: ConnectionResetError: [Errno 104] Connection reset by peer\n"
+        f"slurmstepd: error: *** JOB 45 ON node1 CANCELLED AT 2026-12-01T{job_at} ***\n"
+    )
+    assert diagnose_files([log]).failure_class == expected
