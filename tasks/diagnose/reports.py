@@ -13,7 +13,7 @@ _STEP = compile_pattern(
 _SLURM = "slurmstepd: "
 COULD_BE_STEP = ("step", "iter", "upd", "it=", "it:", "it =", "it :")
 _LOSS = compile_pattern(
-    r"(?i)(?:^|[\s{,|:'\"])(?:reduced_)?(?:(?:lm|train(?:ing)?|total|ce|avg|mean)[ _/-]?)?loss(?:_step|[/ ]train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
+    r"(?i)(?:^|[\s{,|:'\"])(?:reduced_)?(?:(?:lm|train(?:ing)?|total|ce|cross[_ -]?entropy|avg|mean)[ _/-]?){0,2}loss(?:_step|[/ ]train)?(?:/total)?['\"]?(?:\s*[:=]\s*|\s+)"
     r"(?P<loss>[+-]?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|nan|inf))|"
     r"(?-i:(?:^|[\s{,|'\"])(?:(?:lm|train)_)?(?:ce|nll|xent|cross_entropy)['\"]? ?[=:] ?(?P<entropy>\d+\.\d{2,}(?:e[+-]?\d+)?|nan|inf)\b)"
 )

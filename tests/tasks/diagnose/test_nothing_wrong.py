@@ -130,3 +130,16 @@ def test_a_job_that_ends_well_without_a_loss_has_learnt_nothing(
 def test_nemos_name_of_the_loss_is_read() -> None:
     body = "Training epoch 0, iteration 9/99 | global_step: 9 | reduced_train_loss: 1.88"
     assert loss_of(LogLine("job.log", 1, None, body, body)) == 1.88
+
+
+@pytest.mark.parametrize(
+    ("body", "loss"),
+    [
+        ("[step=9/20,epoch=0] train/CrossEntropyLoss=2.257 train/Perplexity=9.6", 2.257),
+        ("step 9 train/CE loss=2.25, grad norm 0.4", 2.25),
+        ("step 9 train cross entropy loss: 2.25", 2.25),
+        ("eval/c4/CrossEntropyLoss=2.257", None),
+    ],
+)
+def test_a_loss_is_known_by_its_trainers_name(body: str, loss: float | None) -> None:
+    assert loss_of(LogLine("job.log", 1, None, body, body)) == loss
