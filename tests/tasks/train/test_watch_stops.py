@@ -71,7 +71,7 @@ def config(tmp_path: Path) -> RunConfig:
             "parallel": {"data": 2},
             "train": {"steps": 30},
             "checkpoint": {"save_timeout_s": 300},
-            "recovery": {"hang_timeout_s": 3, "min_hang_timeout_s": 1},
+            "recovery": {"hang_timeout_s": 10, "min_hang_timeout_s": 4},
         }
     )
 
