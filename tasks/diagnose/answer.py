@@ -36,7 +36,7 @@ from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan_files import reads_alone, scan_files, size_bytes
 from tasks.diagnose.second_look import look_further
 from tasks.diagnose.second_opinion import with_second_opinion
-from tasks.diagnose.sources import STDIN, Source, printable, source_of, why_unreadable
+from tasks.diagnose.sources import STDIN, Source, source_of, why_unreadable
 from tasks.diagnose.verdicts import MAX_TEXT_CHARS, with_notes
 
 _MAX_COMPRESSED_BYTES = 64 << 20
@@ -105,7 +105,7 @@ def answer(
                 found.case_id,
                 found.model_dump(by_alias=True),
                 folder=settings.resolved_store(),
-                names=(printable(log.name),),
+                names=(log.name,),
                 fingerprint=found.fingerprint.model_dump(),
             )
             yield found.model_copy(update={"can_be_confirmed": kept, "folder": log.folder})
@@ -132,9 +132,7 @@ def diagnose_input(log: LogInput, settings: DiagnoseConfig, model: Model | None)
     if log.files[0].is_fifo():
         with open(log.files[0], "rb") as pipe, _spooled(pipe) as path:
             return _of_files(log, [Source(path, log.name)], settings, model)
-    return _of_files(
-        log, [source_of(path, printable(str(path))) for path in log.files], settings, model
-    )
+    return _of_files(log, [source_of(path) for path in log.files], settings, model)
 
 
 def _of_files(
@@ -151,7 +149,8 @@ def _of_files(
         raise InputError(next(iter(scan.unreadable.values())))
     verdict = diagnose_scan(scan)
     compressed = compress(_first(sources)) if compressor is None else compressor.result()
-    if len(compressed.sources) == len(sources):
+    is_whole = len(compressed.sources) == len(sources)
+    if is_whole:
         verdict = with_second_opinion(verdict, scan, compressed)
     verdict = with_notes(verdict, notes)
     counted = _counted(compressed, sources, lines=scan.lines_read)
@@ -159,7 +158,7 @@ def _of_files(
         unsure = is_unsure(verdict)
         confirmed = as_confirmed(verdict, counted.fingerprint, store, unsure=unsure)
         if confirmed is None and unsure:
-            whole = compressed if len(compressed.sources) == len(sources) else compress(sources)
+            whole = compressed if is_whole else compress(sources)
             verdict = look_further(verdict, whole, settings, model)
         verdict = confirmed or verdict
     found = _diagnosis(log.name, verdict, counted)
@@ -254,7 +253,7 @@ def _spooled(stream: BinaryIO) -> Iterator[Path]:
 
 def _diagnosis(name: str, verdict: Verdict, counted: _Counted) -> Diagnosis:
     return Diagnosis(
-        file=verdict.root_cause_file or printable(name),
+        file=verdict.root_cause_file or name,
         failure_class=verdict.failure_class,
         category=verdict.category,
         root_cause_line=verdict.root_cause_line,

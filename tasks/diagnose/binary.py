@@ -6,7 +6,7 @@ import codecs
 import re
 from pathlib import Path
 
-from tasks.diagnose.packed import DAMAGED, Prepended, Readable, decompressed
+from tasks.diagnose.packed import DAMAGED, Prepended, Readable, decompressed, first_bytes
 
 _HEAD_BYTES = 1 << 13
 _MOST_LEADING_ZEROS = 64 << 20
@@ -44,16 +44,9 @@ def is_binary(path: Path) -> bool:
     try:
         with open(path, "rb", buffering=0) as file:
             content = as_utf8(decompressed(file))
-            return _is_binary(_filled(content), content)
+            return _is_binary(first_bytes(content, _HEAD_BYTES), content)
     except (EOFError, OSError, *DAMAGED):
         return False
-
-
-def _filled(content: Readable) -> bytes:
-    head = b""
-    while len(head) < _HEAD_BYTES and (more := content.read(_HEAD_BYTES - len(head))):
-        head += more
-    return head
 
 
 def _is_binary(head: bytes, rest: Readable) -> bool:
@@ -100,15 +93,9 @@ class _Told:
 
     def read(self, size: int = -1, /) -> bytes:
         if self._text is None:
-            head = b""
-            while len(head) < len(_BOMS[0]) and (
-                more := self._stream.read(len(_BOMS[0]) - len(head))
-            ):
-                head += more
-            is_utf16 = head in _BOMS
-            self._text = (
-                _Converted(head, self._stream) if is_utf16 else Prepended(head, self._stream)
-            )
+            head = first_bytes(self._stream, len(_BOMS[0]))
+            kind = _Converted if head in _BOMS else Prepended
+            self._text = kind(head, self._stream)
         return self._text.read(size)
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from configs.errors import InputError
 from configs.rundir import AttemptDir, RunDir
 from tasks.diagnose.binary import is_binary
 from tasks.diagnose.patterns import compile_pattern
-from tasks.diagnose.sources import STDIN, rank_of_file
+from tasks.diagnose.sources import STDIN, printable, rank_of_file
 
 _PART = r"ranks?|nodes?|hosts?|workers?|tasks?|procs?|process|stdout|stderr|gpu|dgx|hgx"
 _PART_OF_A_JOB = compile_pattern(
@@ -65,7 +65,7 @@ class LogInput:
     """The logs of one job."""
 
     name: str
-    """As it was given."""
+    """As it was given, in what can be printed."""
     files: tuple[Path, ...] = ()
     """Empty for standard input."""
     attempt: AttemptDir | None = None
@@ -93,7 +93,7 @@ def find_inputs(paths: Sequence[str]) -> list[LogInput]:
             raise InputError(f"{name} is a link that leads to no file: give the log itself")
         else:
             raise InputError(f"{name} does not exist: give a log file, a directory of logs, or -")
-    return found
+    return [replace(log, name=printable(log.name)) for log in found]
 
 
 def _path_of(name: str) -> Path:

@@ -31,9 +31,7 @@ class Readable(Protocol):
 
 def decompressed(file: Readable) -> Readable:
     """The file's content: what it is packed with is known by its first bytes, pipes included."""
-    head = b""
-    while len(head) < _LONGEST_MAGIC and (more := file.read(_LONGEST_MAGIC - len(head))):
-        head += more
+    head = first_bytes(file, _LONGEST_MAGIC)
     whole = Prepended(head, file)
     if head.startswith(_GZIP_MAGIC):
         return _Frames(whole, _gzip_member)
@@ -44,6 +42,14 @@ def decompressed(file: Readable) -> Readable:
     if head.startswith(_ZSTD_MAGIC):
         return _Frames(whole, _zstandard_frame)
     return whole
+
+
+def first_bytes(stream: Readable, size: int) -> bytes:
+    """So many bytes, or all that there are: a pipe gives them in pieces."""
+    head = b""
+    while len(head) < size and (more := stream.read(size - len(head))):
+        head += more
+    return head
 
 
 class _Unpacking(Protocol):

@@ -6,7 +6,7 @@ kind that they do not know. So the words decide only against long odds, and neve
 
 from __future__ import annotations
 
-from configs.records import ActionKind, Verdict
+from configs.records import Verdict
 from tasks.diagnose.compressed import Compressed
 from tasks.diagnose.endings import hang
 from tasks.diagnose.findings import Finding
@@ -56,7 +56,6 @@ def _of_class(failure_class: str, line: LogLine, scan: Scan) -> Verdict:
     if failure_class == "Hang":
         return hang(scan, "nothing in the logs says why it stands", line)
     finding = _finding(failure_class, line, scan)
-    action: ActionKind | None = finding.action
     return make_verdict(
         failure_class,
         method=METHOD,
@@ -64,7 +63,7 @@ def _of_class(failure_class: str, line: LogLine, scan: Scan) -> Verdict:
         root=line,
         rank=rank_of(finding, scan),
         node=node_of(finding, scan),
-        action=action,
+        action=finding.action,
         mitigation=finding.mitigation,
     )
 

@@ -40,7 +40,7 @@ def source_of(path: str | Path, name: str | None = None) -> Source:
     """The source at a path; `-` is standard input."""
     if str(path) == STDIN:
         return Source(None, name or STDIN)
-    return Source(Path(path), name or str(path), rank_of_file(Path(path)))
+    return Source(Path(path), printable(name or str(path)), rank_of_file(Path(path)))
 
 
 def rank_of_file(path: Path) -> int | None:

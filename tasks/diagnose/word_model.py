@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.resources import as_file, files
+from importlib.resources import files
+from io import BytesIO
 from itertools import pairwise
 
 import numpy as np
@@ -85,10 +86,8 @@ def features(bodies: Iterable[str]) -> set[str]:
 @lru_cache(maxsize=1)
 def word_model() -> WordModel:
     """The model that comes with the package."""
-    with (
-        as_file(files("tasks.diagnose").joinpath(FILE_NAME)) as path,
-        np.load(path, allow_pickle=False) as stored,
-    ):
+    packed = files("tasks.diagnose").joinpath(FILE_NAME).read_bytes()
+    with np.load(BytesIO(packed), allow_pickle=False) as stored:
         names = bytes(stored["features"]).decode().split("\n")
         return WordModel(
             classes=bytes(stored["classes"]).decode().split("\n"),
