@@ -53,7 +53,7 @@ class DumpedStacks:
         """Take note of one line; `steps`: that its file has reported before it."""
         text = line.body
         if not any(word in text for word in _FRAME_WORDS):
-            self._begin(line)
+            self.note_head(line)
             return
         calls = _CALL.findall(text) if text.count("(") > 1 else []
         if len(calls) > 1:
@@ -64,9 +64,10 @@ class DumpedStacks:
             self.seen = (line.file, steps)
             self._note_frame(line, match["function"] or match["name"])
         else:
-            self._begin(line)
+            self.note_head(line)
 
-    def _begin(self, line: LogLine) -> None:
+    def note_head(self, line: LogLine) -> None:
+        """Take note of a line that is no frame, and may say whose frames come next."""
         if self._who is not None:
             self._heads, self._who = [], None
         self._heads = [*self._heads[1 - _LINES_OF_A_HEAD :], line]

@@ -73,18 +73,14 @@ class ScanLimits:
     greetings_in_all: int = 16_384
 
 
-def new_kinds() -> Cache:
-    """Room for what shapes mean; one for all scans with the same rules."""
-    return Cache(_CACHE_BYTES)
-
-
 @dataclass
 class FastScan:
     """Feeds a scan from the blocks of large files."""
 
     scan: Scan
     limits: ScanLimits = ScanLimits()
-    kinds: Cache = field(default_factory=new_kinds)
+    _kinds: Cache = field(default_factory=lambda: Cache(_CACHE_BYTES))
+    """What shapes mean."""
     _met: set[bytes] = field(default_factory=set)
     """Shapes of greetings in the file."""
     _left: int = 0
@@ -123,14 +119,14 @@ class FastScan:
 
     def _kinds_of(self, block: Block, many: bool) -> bytes:
         keys = shapes(block.data)
-        kinds = bytearray(map(self.kinds.get, keys, repeat(_NEW)))
+        kinds = bytearray(map(self._kinds.get, keys, repeat(_NEW)))
         if _NEW in kinds:
             pieces = Pieces(block)
             for at in [at for at, kind in enumerate(kinds) if kind == _NEW]:
-                kind = self.kinds.get(keys[at], _NEW)
+                kind = self._kinds.get(keys[at], _NEW)
                 if kind == _NEW:
                     kind = self._kind_of(pieces[at])
-                    self.kinds.remember(keys[at], _DULL if kind == _ONCE else kind)
+                    self._kinds.remember(keys[at], _DULL if kind == _ONCE else kind)
                     kind = _ALONE if kind == _ONCE else kind
                 kinds[at] = kind
         found = bytes(kinds)
@@ -234,8 +230,9 @@ class _Feed:
         line = make_line(pieces[at], pieces.numbers[at], self.source)
         if line is not None:
             # A rank that alone writes its file has said at its start where it is.
-            ordinary = self.at_end and self.source.rank is not None and kinds[at] in (_DULL, _STEP)
-            self.scan.feed(line, of_hosts=not ordinary)
+            ordinary = kinds[at] in (_DULL, _STEP)
+            placed = self.at_end and self.source.rank is not None
+            self.scan.feed(line, of_hosts=not (ordinary and placed), is_ordinary=ordinary)
         self.left = max(self.left - 1, 0 if survived else _AFTER.get(kinds[at], 0))
 
     def _skip(self, pieces: Pieces, kinds: bytes, start: int, end: int) -> None:

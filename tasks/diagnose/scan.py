@@ -101,10 +101,11 @@ class Scan:
             self.feed(line)
         return self
 
-    def feed(self, line: LogLine, *, of_hosts: bool = True) -> None:
-        """Take note of a line, or each in a logged traceback; `of_hosts`: it may tell where ranks are."""
+    def feed(self, line: LogLine, *, of_hosts: bool = True, is_ordinary: bool = False) -> None:
+        """Take note of a line, or each in a logged traceback; `of_hosts`: it may tell where ranks are;
+        `is_ordinary`: it is known to be of no use to watchers."""
         for part in parts_of(line):
-            self._feed(part, of_hosts)
+            self._feed(part, of_hosts, is_ordinary)
 
     def __getstate__(self) -> dict[str, object]:
         """For another process, which has the rules itself."""
@@ -136,7 +137,7 @@ class Scan:
         stream.steps += count // max(1, len(self.ranks)) if last.rank in self.ranks else count
         self.progress.skip(count, last)
 
-    def _feed(self, line: LogLine, of_hosts: bool) -> None:
+    def _feed(self, line: LogLine, of_hosts: bool, is_ordinary: bool) -> None:
         self.order += 1
         if self.shortened is None and is_shortened(line.text):
             self.shortened = line
@@ -157,7 +158,10 @@ class Scan:
         self.roll_call.feed(line)
         steps = self.progress.steps_in[line.file]
         self.idle_hosts.feed(line, steps)
-        self.watchers.feed(line, steps)
+        if is_ordinary:
+            self.watchers.pass_by(line)
+        else:
+            self.watchers.feed(line, steps)
         if is_failed_exit(line):
             self.survival.note_failed_exit(line)
         raised = stream.reader.feed(line)

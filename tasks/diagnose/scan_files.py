@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
+from multiprocessing.sharedctypes import Synchronized
 
-from configs.errors import InputError
+from configs.errors import InputError, OverlandError
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.compress import Compressor
-from tasks.diagnose.fast import FastScan, ScanLimits, new_kinds
+from tasks.diagnose.fast import FastScan, ScanLimits
 from tasks.diagnose.logs import lines_of
 from tasks.diagnose.merge import merge
-from tasks.diagnose.rules import Rule, RuleSet, default_rules_and
+from tasks.diagnose.rules import Rule, default_rules_and
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.sources import Source, blocks_of, why_unreadable
 
@@ -30,7 +31,8 @@ _PACKED_RATIO = 20
 """Of logs, which repeat themselves."""
 _ONE_PROCESS_BYTES = 128 << 20
 _MAX_PROCESSES = 16
-_RUNS_PER_PROCESS = 4
+_RUNS_PER_PROCESS = 8
+_TAKE_TIMEOUT_S = 60.0
 
 
 def scan_files(
@@ -50,7 +52,8 @@ def scan_files(
     if processes is None:
         processes = 1 if reads_alone(sources) else len(os.sched_getaffinity(0))
     if compressor is not None or processes < 2:
-        return reader.read_all(sources, by_line=size_bytes(sources) < _EVERY_LINE_BYTES)
+        small = size_bytes(sources) < _EVERY_LINE_BYTES
+        return reader.read_by_line(sources) if small else reader.read_fast(sources)
     return _scan_together(sources, reader, min(processes, _MAX_PROCESSES))
 
 
@@ -71,11 +74,8 @@ def _size_bytes(source: Source) -> int:
     return source.path.stat().st_size * (_PACKED_RATIO if packed else 1)
 
 
-def share_out(sizes: Sequence[int], processes: int) -> list[list[range]]:
-    """Which runs of files each process reads: the largest first, each to who has least so far.
-
-    A large file is a run of its own. The share with the first file comes first.
-    """
+def runs_of(sizes: Sequence[int], processes: int) -> list[range]:
+    """Runs of files that follow each other, none much larger than the others but where one file is."""
     most = -(-sum(sizes) // (processes * _RUNS_PER_PROCESS))
     runs: list[range] = []
     start = held = 0
@@ -84,28 +84,63 @@ def share_out(sizes: Sequence[int], processes: int) -> list[list[range]]:
             runs.append(range(start, at))
             start, held = at, 0
         held += size
-    runs.append(range(start, len(sizes)))
-    weights = {run: sum(sizes[at] for at in run) for run in runs}
-    shares: list[list[range]] = [[] for _ in range(min(processes, len(runs)))]
-    loads = [0] * len(shares)
-    for run in sorted(runs, key=lambda run: -weights[run]):
-        least = loads.index(min(loads))
-        shares[least].append(run)
-        loads[least] += weights[run]
-    in_order = [sorted(share, key=lambda run: run.start) for share in shares if share]
-    return sorted(in_order, key=lambda share: share[0].start)
+    return [*runs, range(start, len(sizes))]
 
 
 def _scan_together(sources: Sequence[Source], reader: _Reader, processes: int) -> Scan:
-    """This process takes the share with the first file: what it has read, the rest is added to."""
-    shares = share_out([_size_bytes(source) for source in sources], processes)
-    tasks = [[[sources[at] for at in run] for run in share] for share in shares]
-    with ProcessPoolExecutor(max(1, len(tasks) - 1), mp_context=get_context("spawn")) as pool:
-        others = pool.map(reader.read_runs, tasks[1:])
-        found = [reader.read_runs(tasks[0]), *others]
-    order = [run.start for share in shares for run in share]
-    scans = [scan for of_process in found for scan in of_process]
-    return merge([scan for _, scan in sorted(zip(order, scans, strict=True), key=lambda p: p[0])])
+    """Each process takes the largest run that is left; this one has begun before the others are up."""
+    sizes = [_size_bytes(source) for source in sources]
+    runs = runs_of(sizes, processes)
+    by_size = sorted(runs, key=lambda run: -sum(sizes[at] for at in run))
+    work = [(run.start, [sources[at] for at in run]) for run in by_size]
+    context = get_context("spawn")
+    taken = context.Value("i", 0)
+    helpers = max(1, min(processes, len(runs)) - 1)
+    with ProcessPoolExecutor(helpers, context, _begin, (taken,)) as pool:
+        others = [pool.submit(_read_taken, reader, work) for _ in range(helpers)]
+        found = _take_and_read(reader, work, taken)
+        for other in others:
+            found += other.result()
+    return merge([scan for _, scan in sorted(found, key=lambda pair: pair[0])])
+
+
+_Work = Sequence[tuple[int, Sequence[Source]]]
+"""The runs, each with the number of its first file."""
+_taken: Synchronized[int]
+"""In a helping process: how many of the runs are taken. It can be handed over only when that begins."""
+
+
+def _begin(taken: Synchronized[int]) -> None:
+    global _taken
+    _taken = taken
+
+
+def _read_taken(reader: _Reader, work: _Work) -> list[tuple[int, Scan]]:
+    return _take_and_read(reader, work, _taken)
+
+
+def _take(taken: Synchronized[int]) -> int:
+    lock = taken.get_lock()
+    if not lock.acquire(timeout=_TAKE_TIMEOUT_S):
+        raise OverlandError("a process that reads logs died while it took its next: try again")
+    try:
+        taken.value += 1
+        return taken.value - 1
+    finally:
+        lock.release()
+
+
+def _take_and_read(
+    reader: _Reader, work: _Work, taken: Synchronized[int]
+) -> list[tuple[int, Scan]]:
+    """The scans of those runs that no other process takes."""
+    found: list[tuple[int, Scan]] = []
+    while True:
+        at = _take(taken)
+        if at >= len(work):
+            return found
+        first, run = work[at]
+        found.append((first, reader.read_fast(run)))
 
 
 @dataclass(frozen=True)
@@ -118,27 +153,23 @@ class _Reader:
     goes_on: bool = False
     """Past a file that cannot be read: it is noted, and what it holds before is taken."""
 
-    def read_runs(self, runs: Sequence[Sequence[Source]]) -> list[Scan]:
-        """A scan for each run of files, looked at by what can matter."""
-        rules = default_rules_and(list(self.learned))
-        scans = [self._new_scan(rules) for _ in runs]
-        kinds = new_kinds()
-        for run, scan in zip(runs, scans, strict=True):
-            fast = FastScan(scan, kinds=kinds)
-            for source in run:
-                fast.read(source, self._blocks(source, scan, fast.limits))
-        return scans
+    def read_fast(self, sources: Sequence[Source]) -> Scan:
+        """One scan of the files, looked at by what can matter."""
+        scan = self._new_scan()
+        fast = FastScan(scan)
+        for source in sources:
+            fast.read(source, self._blocks(source, scan, fast.limits))
+        return scan
 
-    def read_all(self, sources: Sequence[Source], *, by_line: bool) -> Scan:
-        """One scan of all files."""
-        if not by_line:
-            return self.read_runs([sources])[0]
-        scan = self._new_scan(default_rules_and(list(self.learned)))
+    def read_by_line(self, sources: Sequence[Source]) -> Scan:
+        """One scan of the files, each line of them looked at."""
+        scan = self._new_scan()
         for source in sources:
             scan.read(lines_of(self._blocks(source, scan, ScanLimits()), source))
         return scan
 
-    def _new_scan(self, rules: RuleSet) -> Scan:
+    def _new_scan(self) -> Scan:
+        rules = default_rules_and(list(self.learned))
         return Scan(rules, handled_errors=list(self.handled_errors))
 
     def _blocks(self, source: Source, scan: Scan, limits: ScanLimits) -> Iterator[Block]:

@@ -60,6 +60,10 @@ class Watchers:
         self.missing.feed(line, steps)
         self.stops.feed(line, steps)
 
+    def pass_by(self, line: LogLine) -> None:
+        """Take note of a line that tells none of them anything but what stands before the next."""
+        self.stacks.note_head(line)
+
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
         self.stacks.merge(other.stacks)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import os
 import random
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from itertools import chain
 from pathlib import Path
 
@@ -22,38 +24,27 @@ from tasks.diagnose.answer import Diagnosis, answer
 from tasks.diagnose.bench_log import write_log
 from tasks.diagnose.compress import Compressor, compress
 from tasks.diagnose.diagnose import diagnose_scan
-from tasks.diagnose.scan_files import scan_files, share_out
+from tasks.diagnose.scan_files import runs_of, scan_files
 from tasks.diagnose.sources import Source, source_of
 
 PACKERS = (gzip.compress, zstandard.ZstdCompressor().compress, lzma.compress, bz2.compress)
 ERROR = "Traceback (most recent call last):\n  File 'a.py', line 1, in f\nKeyError: 'lr'\n"
 
 
-def test_a_large_file_goes_to_a_process_of_its_own() -> None:
-    shares = share_out([1] * 30 + [100] + [1] * 30, 2)
-    read = [[at for run in share for at in run] for share in shares]
-    assert [30] in read
-    assert sorted(chain.from_iterable(read)) == list(range(61))
-
-
-def test_files_of_rising_size_are_shared_evenly() -> None:
-    """By number, the second half would take three times as long as the first."""
-    sizes = list(range(1000))
-    loads = [sum(sizes[at] for run in share for at in run) for share in share_out(sizes, 4)]
-    assert max(loads) < 1.1 * sum(sizes) / 4
+def test_a_large_file_is_a_run_of_its_own() -> None:
+    runs = runs_of([1] * 30 + [100] + [1] * 30, 2)
+    assert range(30, 31) in runs
+    assert list(chain.from_iterable(runs)) == list(range(61))
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=60), st.integers(1, 8))
-def test_every_file_is_read_once_and_no_process_has_far_more_than_its_share(
+def test_every_file_is_in_one_run_and_none_is_far_larger_than_the_others(
     sizes: list[int], processes: int
 ) -> None:
-    shares = share_out(sizes, processes)
-    assert 1 <= len(shares) <= processes
-    assert sorted(at for share in shares for run in share for at in run) == list(range(len(sizes)))
-    assert 0 in shares[0][0]
-    loads = [sum(sizes[at] for run in share for at in run) for share in shares]
-    largest = max(max(sizes), -(-sum(sizes) // (4 * processes)))
-    assert max(loads) <= sum(sizes) / processes + largest
+    runs = runs_of(sizes, processes)
+    assert list(chain.from_iterable(runs)) == list(range(len(sizes)))
+    most = -(-sum(sizes) // (8 * processes))
+    assert all(len(run) == 1 or sum(sizes[at] for at in run) <= most for run in runs)
 
 
 def _job(folder: Path) -> list[Source]:
@@ -65,6 +56,18 @@ def _job(folder: Path) -> list[Source]:
         text += {3: ERROR, 9: ERROR.replace("KeyError: 'lr'", "ValueError: later")}.get(rank, "")
         (folder / f"rank_{rank}.log").write_text(text)
     return [source_of(folder / f"rank_{rank}.log", f"rank_{rank}.log") for rank in range(12)]
+
+
+def _die(*_: object) -> None:
+    os._exit(1)
+
+
+def test_a_process_that_dies_ends_the_scan_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scan_files_module, "_read_taken", _die)
+    with pytest.raises(BrokenProcessPool):
+        scan_files(_job(tmp_path / "logs"), processes=2)
 
 
 def test_several_processes_come_to_the_same_verdict_and_count(tmp_path: Path) -> None:
