@@ -1,4 +1,4 @@
-"""`overland bench diagnose`: the diagnosis of labelled cases beside its peers, in one run.
+"""`overland bench diagnose`: what `overland diagnose` answers to labelled cases, beside its peers, in one run.
 
 Peers: the package gpualert, read generously (a label of its counts as each class that it can mean), and
 what is at hand everywhere, the last line with an error.
@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from configs.diagnose_schema import DiagnoseConfig
+from configs.errors import InputError
+from tasks.diagnose.answer import answer
 from tasks.diagnose.classes import CLASSES
-from tasks.diagnose.diagnose import diagnose_files
 from tasks.diagnose.exception_types import class_of_type
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.scores import Answer, LabelledLog, read_cases, score
@@ -45,39 +50,60 @@ _MEANINGS = {
 def bench_diagnose(folder: Path | None = None) -> dict[str, Any]:
     """Figures of each on all cases; of Overland on each set of cases too."""
     cases = read_cases(folder or CASES)
-    results = [_measure("overland", _overland, cases), _measure("last error line", _last, cases)]
     peer = _peer()
-    if peer is not None:
-        results.insert(1, _measure(_PEER, peer, cases))
+    peers = [(_PEER, peer)] if peer is not None else []
+    with TemporaryDirectory(prefix="overland-bench-") as store:
+        own = _measure("overland", partial(_overland, DiagnoseConfig(store=Path(store))), cases)
+    others = [_measure(name, ask, cases) for name, ask in [*peers, ("last error line", _last)]]
     sets = sorted({case.path.parent.name for case in cases})
     return {
         "cases": len(cases),
         "classes": len({case.failure_class for case in cases}),
-        "results": results,
-        "sets": [_measure(name, _overland, _of_set(cases, name)) for name in sets],
+        "results": [measured.figures() for measured in (own, *others)],
+        "sets": [own.of_set(name).figures() for name in sets],
         "missing": [] if peer is not None else [_PEER],
     }
 
 
-def _of_set(cases: Sequence[LabelledLog], name: str) -> list[LabelledLog]:
-    return [case for case in cases if case.path.parent.name == name]
+@dataclass(frozen=True)
+class _Measured:
+    """What one answered to each case, and in how many seconds."""
+
+    name: str
+    cases: Sequence[LabelledLog]
+    answers: Sequence[Answer]
+    seconds: Sequence[float]
+
+    def of_set(self, name: str) -> _Measured:
+        """The same of the cases in one folder."""
+        at = [n for n, case in enumerate(self.cases) if case.path.parent.name == name]
+        cases, answers = [self.cases[n] for n in at], [self.answers[n] for n in at]
+        return _Measured(name, cases, answers, [self.seconds[n] for n in at])
+
+    def figures(self) -> dict[str, float | int | str]:
+        """As they are printed."""
+        told: dict[str, float | int | str] = {"name": self.name, "cases": len(self.cases)}
+        ms_per_case = 1000 * sum(self.seconds) / len(self.cases)
+        return told | score(self.cases, self.answers) | {"ms_per_case": ms_per_case}
 
 
 def _measure(
-    name: str, answer: Callable[[LabelledLog], Answer], cases: Sequence[LabelledLog]
-) -> dict[str, float | int | str]:
-    started = time.perf_counter()
-    answers = [answer(case) for case in cases]
-    seconds = time.perf_counter() - started
-    figures: dict[str, float | int | str] = {"name": name, "cases": len(cases)}
-    return figures | score(cases, answers) | {"ms_per_case": 1000 * seconds / len(cases)}
+    name: str, ask: Callable[[LabelledLog], Answer], cases: Sequence[LabelledLog]
+) -> _Measured:
+    answers, seconds = [], []
+    for case in cases:
+        started = time.perf_counter()
+        answers.append(ask(case))
+        seconds.append(time.perf_counter() - started)
+    return _Measured(name, cases, answers, seconds)
 
 
-def _overland(case: LabelledLog) -> Answer:
-    verdict = diagnose_files([case.path])
-    return Answer(
-        verdict.failure_class, verdict.root_cause_line, verdict.faulty_node, verdict.action
-    )
+def _overland(settings: DiagnoseConfig, case: LabelledLog) -> Answer:
+    """What `overland diagnose` answers, with no confirmed case and no language model."""
+    (found,) = answer([str(case.path)], settings)
+    if isinstance(found, InputError):
+        raise found
+    return Answer(found.failure_class, found.root_cause_line, found.faulty_node, found.action)
 
 
 def _last(case: LabelledLog) -> Answer:
@@ -98,7 +124,7 @@ def _peer() -> Callable[[LabelledLog], Answer] | None:
         return None
     patterns = {label: compile_pattern(f"(?i){pattern}") for pattern, label, _ in ERROR_PATTERNS}
 
-    def answer(case: LabelledLog) -> Answer:
+    def ask(case: LabelledLog) -> Answer:
         text = case.path.read_text(encoding="utf-8", errors="replace")
         label = parse_errors("", text).partition("\n")[0]
         if not label:
@@ -108,7 +134,7 @@ def _peer() -> Callable[[LabelledLog], Answer] | None:
         lines = enumerate(text.split("\n"), start=1)
         return _answer(found, next((n for n, line in lines if patterns[label].search(line)), None))
 
-    return answer
+    return ask
 
 
 def _answer(failure_class: str, line: int | None) -> Answer:
