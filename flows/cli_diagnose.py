@@ -49,6 +49,8 @@ def diagnose(
     from tasks.diagnose.answer import confirm_diagnosis
 
     settings = _settings(config)
+    if sys.stdout is None:
+        raise InputError("standard output is closed: the answer has nowhere to go")
     if confirm is None and not paths:
         raise InputError("say which logs to diagnose: files, a directory, or - for standard input")
     try:

@@ -17,6 +17,8 @@ _STYLES = {"none": "bold green", "scheduler": "bold yellow", "anomaly": "bold ye
 _FAILED = "bold red"
 _MAX_CHARS = 4000
 """Of one printed line: names of files and models' advice may hold anything."""
+_TAIL_CHARS = 100
+"""Of the root cause's line, which a quote of it ends in too, however long the line is."""
 _DID_NOT_FAIL = "NoFailure"
 
 
@@ -26,7 +28,7 @@ def print_diagnosis(found: Diagnosis, console: Console) -> None:
     section(found.failure_class, console, more=_kind(found), style=style)
     facts = [("file", clean(found.file, _MAX_CHARS))]
     if found.root_cause_line is not None:
-        facts.append((f"line {found.root_cause_line}", clean(found.shown_root, _MAX_CHARS)))
+        facts.append((f"line {found.root_cause_line}", clean(found.root_cause_text, _MAX_CHARS)))
     if found.faulty_rank is not None:
         facts.append(("rank", str(found.faulty_rank)))
     if found.faulty_node is not None:
@@ -73,4 +75,4 @@ def _kind(found: Diagnosis) -> str:
 
 
 def _is_root(line: str, found: Diagnosis) -> bool:
-    return found.root_cause_text != "" and line.endswith(found.root_cause_text[:500])
+    return found.root_cause_text != "" and line.endswith(found.root_cause_text[-_TAIL_CHARS:])

@@ -36,8 +36,8 @@ from tasks.diagnose.rules import Rule
 from tasks.diagnose.scan_files import reads_alone, scan_files, size_bytes
 from tasks.diagnose.second_look import look_further
 from tasks.diagnose.second_opinion import with_second_opinion
-from tasks.diagnose.sources import STDIN, Source, source_of, why_unreadable
-from tasks.diagnose.verdicts import MAX_TEXT_CHARS, with_notes
+from tasks.diagnose.sources import STDIN, Source, printable, source_of, why_unreadable
+from tasks.diagnose.verdicts import with_notes
 
 _MAX_COMPRESSED_BYTES = 64 << 20
 _ID_DIGITS = 10
@@ -72,11 +72,6 @@ class Diagnosis(BaseModel):
     """Files of the input that could not be read, and why."""
     can_be_confirmed: bool = Field(default=True, exclude=True)
     """Whether it is noted in the store's folder, for `--confirm`."""
-
-    @property
-    def shown_root(self) -> str:
-        """The root cause's line, with a mark if it was cut."""
-        return self.root_cause_text + "…" * (len(self.root_cause_text) >= MAX_TEXT_CHARS)
 
     @property
     def case_id(self) -> str:
@@ -172,7 +167,7 @@ def _of_attempt(name: str, attempt: AttemptDir, settings: DiagnoseConfig) -> Dia
     store = settings.resolved_store()
     verdict = _verdict_on(attempt, record, store)
     if verdict.root_cause_file is not None:
-        file = str(attempt.path / verdict.root_cause_file)
+        file = printable(str(attempt.path / verdict.root_cause_file))
         verdict = verdict.model_copy(update={"root_cause_file": file})
     sources = [source_of(path) for path in attempt_log_files(attempt.path)]
     compressed = compress(_first(sources))
@@ -239,6 +234,8 @@ def _first(sources: Sequence[Source]) -> Sequence[Source]:
 def _standard_input() -> BinaryIO:
     if sys.stdin is None:
         raise InputError("standard input is closed: there is no log to read")
+    if sys.stdin.isatty():
+        print("reading the log from the terminal: end it with Ctrl-D", file=sys.stderr)
     return sys.stdin.buffer
 
 

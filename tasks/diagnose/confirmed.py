@@ -113,10 +113,25 @@ def _find(case_id: str, folder: Path) -> dict[str, Any] | None:
     for name in (_GIVEN_BEFORE_NAME, _GIVEN_NAME):
         if (folder / name).is_file():
             for given, _ in read_json_lines(folder / name):
-                known = (given["id"], given["diagnosis"]["file"], *given.get("names", ()))
-                if case_id in known or path in known:
+                if _is_whole(given) and {case_id, path} & _names_of(given):
                     found = given
     return found
+
+
+def _is_whole(given: dict[str, Any]) -> bool:
+    """Whether it is as :func:`remember` writes it: somebody may have edited the file."""
+    diagnosis, names = given.get("diagnosis"), given.get("names", [])
+    return (
+        isinstance(given.get("id"), str)
+        and isinstance(diagnosis, dict)
+        and isinstance(diagnosis.get("file"), str)
+        and diagnosis.get("class") in CLASSES
+        and isinstance(names, list)
+    )
+
+
+def _names_of(given: dict[str, Any]) -> set[str]:
+    return {given["id"], given["diagnosis"]["file"], *map(str, given.get("names", ()))}
 
 
 def redact_quotes(diagnosis: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from configs.records import ActionKind, AttemptRecord, Verdict
 from tasks.diagnose.cancels import OF_A_LOST_PEER
+from tasks.diagnose.host_names import is_loopback
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.scan import Scan
 from tasks.diagnose.torchrun import RankFailure, signal_name
@@ -121,7 +122,7 @@ def _of_crash(death: RankFailure, scan: Scan, *, own_job: bool) -> Verdict:
 
 def host_of(death: RankFailure) -> str | None:
     """Host of the worker, when torchrun's report names one that means something elsewhere."""
-    return death.host if death.host not in (None, "localhost", "127.0.0.1") else None
+    return None if death.host is None or is_loopback(death.host) else death.host
 
 
 def _last_word(death: RankFailure, scan: Scan) -> LogLine:

@@ -265,7 +265,8 @@ def _of_finding(finding: Finding, scan: Scan, death: RankFailure | None = None) 
     confidence = _CONFIDENCE[finding.role]
     if finding.method == "exception":
         confidence = _EXCEPTION_CONFIDENCE
-    evidence: list[str | LogLine] = [death.line] if death else []
+    details = scan.watchers.continued.after(finding.line)
+    evidence: list[str | LogLine] = [line for line in (details, death and death.line) if line]
     rank, node = rank_of(finding, scan), node_of(finding, scan)
     action: ActionKind | None = finding.action
     if finding.role == "effect":

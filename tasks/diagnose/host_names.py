@@ -131,6 +131,11 @@ def _has_domain(name: str) -> bool:
     return _DOMAIN.fullmatch(rest) is not None and not name.endswith(_OF_A_MODEL)
 
 
+def is_loopback(name: str) -> bool:
+    """Whether the name is what every host calls itself."""
+    return short_name(name).lower() == "localhost" or name.startswith("127.")
+
+
 def is_a_device(name: str) -> bool:
     """Whether a word is surely a GPU, its model, a network interface or a rank, and no host."""
     short = name.partition(".")[0]

@@ -19,7 +19,7 @@ from tasks.diagnose.sources import Source, blocks_of, rank_of_file
 MAX_TEXT_CHARS = 4096
 MAX_RANKS = 100_000
 """A larger number is no rank: sets of ranks are kept as bits."""
-_TAIL_CHARS = MAX_TEXT_CHARS // 4
+_QUOTE_CHARS = 500
 _CUT = " ... "
 
 _CONTROL = re.compile(
@@ -66,7 +66,7 @@ class LogLine:
     @property
     def quote(self) -> str:
         """The line as evidence: file, number, text."""
-        return f"{self.file}:{self.number}: {self.text.strip()[:500]}"
+        return f"{self.file}:{self.number}: {shortened(self.text.strip(), _QUOTE_CHARS)}"
 
 
 def attempt_log_files(attempt_path: Path) -> list[Path]:
@@ -133,14 +133,18 @@ def without_controls(text: str) -> str:
     return _CONTROL.sub("", text)
 
 
+def shortened(text: str, max_chars: int) -> str:
+    """The text, without its middle when it is longer: what an error says stands at its start or its end."""
+    if len(text) <= max_chars:
+        return text
+    tail = max_chars // 4
+    return text[: max_chars - tail - len(_CUT)] + _CUT + text[-tail:]
+
+
 def is_shortened(text: str) -> bool:
     """Whether it is that of a line which has lost its middle."""
     return len(text) >= MAX_TEXT_CHARS and _CUT in text
 
 
 def _text(piece: bytes) -> str:
-    text = without_controls(piece.decode("utf-8", errors="replace"))
-    if len(text) > MAX_TEXT_CHARS:
-        head = MAX_TEXT_CHARS - _TAIL_CHARS - len(_CUT)
-        text = text[:head] + _CUT + text[-_TAIL_CHARS:]
-    return text
+    return shortened(without_controls(piece.decode("utf-8", errors="replace")), MAX_TEXT_CHARS)

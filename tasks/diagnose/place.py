@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.findings import Finding
-from tasks.diagnose.host_names import only_name_in
+from tasks.diagnose.host_names import is_loopback, only_name_in
 from tasks.diagnose.logs import writer_of
 from tasks.diagnose.lost_hosts import lost_host
 from tasks.diagnose.patterns import compile_pattern
@@ -28,7 +28,8 @@ _OUT_OF_MEMORY = "Out Of Memory"
 def node_of(finding: Finding, scan: Scan) -> str | None:
     """Node of a fault that sits in a node; None for all others, and where nothing tells."""
     name = _name_of_node(finding, scan)
-    return None if name is None else scan.topology.host(name, None)
+    host = None if name is None else scan.topology.host(name, None)
+    return None if host is None or is_loopback(host) else host
 
 
 def _name_of_node(finding: Finding, scan: Scan) -> str | None:

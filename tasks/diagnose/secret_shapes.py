@@ -76,6 +76,8 @@ _IN_PROSE = r"(?:is|was|ist|war|lautet|est|es)"
 ASSIGNMENTS: tuple[str, ...] = (
     # NAME=value, "name": "value", name: value, 'x_password' => 'value'
     rf"(?i)(?P<keep>\b[\w.-]*{_TELLING_NAME}[\"']?\]?\s*(?:=>|:=|[=:])\s*)" + _VALUE,
+    # Of several words, to the line's end.
+    r"(?i)(?P<keep>\bpassphrase[\"']?\s?(?:=>|:=|[=:])\s?)(?P<secret>[^\s,;\"'&<>)\]}]+(?: +[^\s,;\"'&<>)\]}=:]+){1,23})",
     # <password>value</password>, [password] value, password<TAB>value
     rf"(?i)(?P<keep><{_TELLING_NAME}>)(?P<secret>[^<]+)",
     rf"(?i)(?P<keep>\[{_TELLING_NAME}\]\s+|\b{_TELLING_NAME}\t+)" + _VALUE,

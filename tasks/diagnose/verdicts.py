@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from configs.records import ActionKind, Verdict
 from tasks.diagnose.classes import CLASSES
-from tasks.diagnose.logs import LogLine
+from tasks.diagnose.logs import LogLine, shortened
 
 MAX_TEXT_CHARS = 1000
 MAX_EVIDENCE = 6
@@ -35,7 +35,7 @@ def make_verdict(
         category=known.category,
         root_cause_file=root.file if root else None,
         root_cause_line=root.number if root else None,
-        root_cause_text=root.text.strip()[:MAX_TEXT_CHARS] if root else "",
+        root_cause_text=shortened(root.text.strip(), MAX_TEXT_CHARS) if root else "",
         faulty_rank=rank,
         faulty_node=node,
         action=action or known.action,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from tasks.diagnose.continued import ContinuedErrors
 from tasks.diagnose.driver_versions import DriverVersions, tells_driver
 from tasks.diagnose.dumped_stacks import DumpedStacks, tells_stack
 from tasks.diagnose.gpu_strangers import GpuStrangers, tells_of_gpu_process
@@ -41,6 +42,7 @@ class Watchers:
     parting: PartingWords = field(default_factory=PartingWords)
     missing: MissingThings = field(default_factory=MissingThings)
     stops: OwnStops = field(default_factory=OwnStops)
+    continued: ContinuedErrors = field(default_factory=ContinuedErrors)
 
     def feed(self, line: LogLine, steps: int) -> None:
         """Take note of one line; `steps`: that its file has reported before it."""
@@ -59,10 +61,12 @@ class Watchers:
         self.parting.feed(line, steps)
         self.missing.feed(line, steps)
         self.stops.feed(line, steps)
+        self.continued.feed(line)
 
     def pass_by(self, line: LogLine) -> None:
-        """Take note of a line that tells none of them anything but what stands before the next."""
+        """Take note of a line that tells none of them anything, but what stands before or after another."""
         self.stacks.note_head(line)
+        self.continued.feed(line)
 
     def merge(self, other: Watchers) -> None:
         """Add what later files tell."""
@@ -80,6 +84,7 @@ class Watchers:
         self.parting.merge(other.parting)
         self.missing.merge(other.missing)
         self.stops.merge(other.stops)
+        self.continued.merge(other.continued)
 
 
 def may_tell_watchers(line: LogLine) -> bool:

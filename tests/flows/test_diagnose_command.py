@@ -133,6 +133,20 @@ def test_a_diagnosis_can_be_corrected_by_its_id(folder: Path, tmp_path: Path) ->
     assert (healthy["class"], healthy["root_cause_line"]) == ("NoFailure", None)
 
 
+@pytest.mark.parametrize("diagnosis", [None, 3, {}, {"file": "a"}, {"file": 3, "class": "Hang"}])
+def test_what_was_edited_by_hand_is_no_diagnosis_to_confirm(
+    folder: Path, tmp_path: Path, diagnosis: object
+) -> None:
+    (folder / "a.log").write_text(LOG)
+    store = tmp_path / "store"
+    store.mkdir()
+    edited = json.dumps({"id": "ab12", "diagnosis": diagnosis})
+    (store / "given.jsonl").write_text(f"garbage\n{edited}\n")
+    assert _run("--confirm", "ab12", "Hang").returncode == 2
+    assert _run(str(folder)).returncode == 0
+    assert _run("--confirm", str(folder / "a.log"), "Hang").returncode == 0
+
+
 def test_a_config_names_the_store_and_a_model(folder: Path, tmp_path: Path) -> None:
     (folder / "a.log").write_text("[sim] FATAL mesh partition 3 has no cells\n")
     config = tmp_path / "run.yaml"
@@ -180,6 +194,7 @@ def test_streams_that_are_closed_or_full_are_named(folder: Path) -> None:
     command = [sys.executable, "-m", "flows.cli", "diagnose"]
     for shell, said in (
         ('exec "$@" - <&-', "standard input is closed"),
+        (f'exec "$@" {folder}/a.log >&-', "standard output is closed"),
         (f'exec "$@" {folder}/a.log >/dev/full', "No space left on device"),
     ):
         ended = subprocess.run(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from configs.errors import InputError
-from tasks.diagnose.answer import Diagnosis, answer, confirm_diagnosis
+from tasks.diagnose.answer import answer, confirm_diagnosis
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
 from tasks.diagnose.fast import FastScan, ScanLimits
@@ -90,12 +90,24 @@ def test_an_empty_log_is_no_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         confirm_diagnosis(str(tmp_path / "a.log"), "Hang")
 
 
-def test_a_root_line_that_is_cut_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OVERLAND_CASES", str(tmp_path / "store"))
-    (found,) = answer([str(_log(tmp_path, "KeyError: '" + "x" * 2000 + "'\n"))])
-    assert isinstance(found, Diagnosis)
-    assert found.shown_root == found.root_cause_text + "…"
-    assert len(found.root_cause_text) == MAX_TEXT_CHARS
+def test_of_a_root_line_that_is_cut_beginning_and_end_are_quoted(tmp_path: Path) -> None:
+    log = _log(tmp_path, "[launch] " + "--flag " * 1000 + "KeyError: 'lr'\n")
+    verdict = diagnose_files([log])
+    for quote in (verdict.root_cause_text, verdict.evidence[0].removeprefix("job.log:300: ")):
+        assert quote.startswith("[launch] --flag ")
+        assert quote.endswith("--flag KeyError: 'lr'")
+        assert len(quote) in (500, MAX_TEXT_CHARS)
+
+
+def test_the_details_of_an_error_are_shown_with_it(tmp_path: Path) -> None:
+    error = "[rank1]: RuntimeError: Error(s) in loading state_dict for GPT:\n"
+    other, details = (
+        "[rank0]: loading\n",
+        '[rank1]: \tMissing key(s) in state_dict: "head.weight". \n',
+    )
+    verdict = diagnose_files([_log(tmp_path, error + other + details)])
+    assert verdict.failure_class == "ModelLoadingError"
+    assert 'Missing key(s) in state_dict: "head.weight"' in verdict.evidence[1]
 
 
 @pytest.mark.parametrize(

@@ -220,3 +220,22 @@ def test_peers_that_blame_each_other_in_a_ring_tell_no_node(
     verdict = diagnose_files([log])
     assert (verdict.failure_class, verdict.faulty_node) == ("NCCLRemoteError", node)
     assert verdict.action == action
+
+
+@pytest.mark.parametrize("host", ["localhost", "localhost.localdomain", "127.0.0.1"])
+def test_what_every_host_calls_itself_names_none(tmp_path: Path, host: str) -> None:
+    report = [
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ",
+        "Root Cause (first observed failure):",
+        "[0]:",
+        "  time      : 2025-01-01_11:00:00",
+        f"  host      : {host}",
+        "  rank      : 1 (local_rank: 1)",
+        "  exitcode  : -9 (pid: 13)",
+        "  error_file: <N/A>",
+        "  traceback : Signal 9 (SIGKILL) received by PID 13",
+    ]
+    (tmp_path / "job.log").write_text("\n".join([*STEPS, *report]) + "\n")
+    verdict = diagnose_files([tmp_path / "job.log"])
+    assert verdict.faulty_rank == 1
+    assert verdict.faulty_node is None

@@ -105,6 +105,8 @@ IN_PLACE = [
     ("/scratch/users/{}: quota exceeded", "jdoe42"),
     ("login as {}", "jdoe42"),
     ("wandb: Currently logged in as: {} (lab)", "jdoe42"),
+    ("passphrase: {}", "correct horse battery staple"),
+    ("key_passphrase={}; cipher=aes", "correct horse battery"),
     ("uid=1001({}) gid=100(users)", "jdoe42"),
 ]
 
