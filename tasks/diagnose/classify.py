@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from tasks.diagnose.exception_types import class_of_type
 from tasks.diagnose.findings import Finding
+from tasks.diagnose.handled import is_sampled
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.patterns import compile_pattern
 from tasks.diagnose.raised import Raised, lost_worker
@@ -62,9 +63,11 @@ _DATA_CLASSES = ("OSError", "ValueError", "RuntimeError", "AssertionError")
 def finding_in(line: LogLine, rules: RuleSet, order: int) -> Finding | None:
     """What a line says that is no exception's. A library that it does not miss as an error is only mentioned."""
     finding = rules.match(line, order)
-    if finding is not None and finding.method in _OF_SHELLS:
+    if finding is None or is_sampled(line.body):
+        return None
+    if finding.method in _OF_SHELLS:
         return replace(finding, in_passing=_SITES_SCRIPT.search(line.body) is not None)
-    if finding is None or finding.method not in _OF_LIBRARIES:
+    if finding.method not in _OF_LIBRARIES:
         return finding
     return replace(finding, in_passing=_SAYS_THAT_IT_FAILED.search(line.body) is None)
 

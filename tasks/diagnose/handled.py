@@ -54,6 +54,9 @@ _PASSING = compile_pattern(
     r"\b(?:yesterday|last (?:week|night|time)):)"
 )
 _COUNTED = r"(?:errors?|events?|failures?|faults?|kill(?:s|ed)?|remap\w*|resets?|required|pending|heartbeats?)"
+_SAMPLED = compile_pattern(
+    r"(?i)^.{0,80}\b(?:sample|generation|completion|generated(?: text)?|prompt|prediction|response)s?(?: ?#?\d{1,6})? ?[:=] ?[\"'`]"
+)
 _NOTHING_WRONG = compile_pattern(
     rf"(?i)\b\w*{_COUNTED}\s*(?:[=:]|is|are)\s*(?:0|no|none|false|n/?a)(?:[^\w.]|$)|"
     rf"(?:^|[^.\w])(?:0|no) (?:\w+ ){{0,2}}(?:{_COUNTED}|inactive|failed|down|links?|needs?|requires?)\b|"
@@ -84,6 +87,11 @@ def says_handled(body: str) -> bool:
     if "NCCL WARN" in body or ("Warning" in body and _EVENT.search(body) is not None):
         return False
     return _HANDLED.search(body) is not None or _is_setting(body)
+
+
+def is_sampled(body: str) -> bool:
+    """Whether a line quotes what a language model has written, which may be any text it was trained on."""
+    return _SAMPLED.search(body) is not None
 
 
 def says_dealt_with(finding: Finding) -> bool:

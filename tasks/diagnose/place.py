@@ -49,7 +49,10 @@ def _name_of_node(finding: Finding, scan: Scan) -> str | None:
     if (host := _whose_counters_rose(finding, scan)) is not None:
         return host
     topology, rank = scan.topology, rank_of(finding, scan)
-    return topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
+    host = topology.host(None, rank) or topology.failed_task_host() or topology.only_host()
+    if host is None and finding.role != "effect":
+        return scan.watchers.mentions.only(topology.hosts | topology.job_hosts)
+    return host
 
 
 def _sits_in_a_node(finding: Finding, scan: Scan) -> bool:

@@ -46,7 +46,7 @@ _COMPLETED = compile_pattern(
     r"(?i)\btraining (?:is |has |was )?(?:complete[d]?|finished|done|ended)\b|"
     r"\b(?:finished|completed|done) training\b|train_runtime|"
     r"`?trainer\.fit`? stopped: `?max_\w+=|\[after training is done\]|"
-    r"exiting program at iteration|reached (?:the )?(?:max|maximum|final|target)[ _](?:steps|iterations|epochs|tokens)|"
+    r"exiting program at iteration|reached (?:the )?(?:max|maximum|final|target)[ _](?:steps|iter(?:ation)?s|epochs|tokens)|"
     r"\bjob (?:\S+ )?(?:finished|completed|done)(?: successfully|$)"
 )
 _COULD_COMPLETE = ("train", "Train", "TRAIN", "reached", "Reached", "exiting program", "ob ")

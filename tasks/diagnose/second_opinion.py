@@ -1,7 +1,8 @@
 """A second opinion on what rules say: the words of the whole log, where they speak clearly for another class.
 
 Rules that have met a kind are right where words mislead, and words are often right where rules meet a
-kind that they do not know. So the words decide only against long odds, and never that nothing failed.
+kind that they do not know. So the words decide only against long odds, and never that nothing failed or
+that ranks lost each other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from tasks.diagnose.word_model import word_model
 METHOD = "words"
 _RULES_STAND = frozenset({"NoFailure", "LossSpike"})
 """Classes that rules take from numbers and endings, which the words of kept lines do not show."""
-_NEVER_BY_WORDS = frozenset({"NoFailure", "Unknown", "LossSpike"})
+_NEVER_BY_WORDS = frozenset(
+    {"NoFailure", "Unknown", "LossSpike", "NCCLTimeoutError", "NCCLRemoteError"}
+)
+"""The last are what ranks say in many words when another has failed: six of six such switches were wrong."""
 _ODDS = 10.0
 """Of ten sets of logs that rules and model had not met, 48 switches were right at these odds, 8 wrong."""
 _LEAST_SHARE = 1e-3

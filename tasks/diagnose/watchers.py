@@ -13,6 +13,7 @@ from tasks.diagnose.host_memory import HostMemory, tells_of_host_memory
 from tasks.diagnose.host_roll_calls import HostRollCalls, is_roll_call
 from tasks.diagnose.host_troubles import HostTroubles, tells_trouble
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.lone_mentions import LoneMentions, mentioned_host
 from tasks.diagnose.missing_things import MissingThings, says_missing
 from tasks.diagnose.moved_counters import MovedCounters, tells_counters
 from tasks.diagnose.own_stops import OwnStops, says_that_it_stops
@@ -42,6 +43,7 @@ class Watchers:
     parting: PartingWords = field(default_factory=PartingWords)
     missing: MissingThings = field(default_factory=MissingThings)
     stops: OwnStops = field(default_factory=OwnStops)
+    mentions: LoneMentions = field(default_factory=LoneMentions)
     continued: ContinuedErrors = field(default_factory=ContinuedErrors)
 
     def feed(self, line: LogLine, steps: int) -> None:
@@ -61,6 +63,7 @@ class Watchers:
         self.parting.feed(line, steps)
         self.missing.feed(line, steps)
         self.stops.feed(line, steps)
+        self.mentions.feed(line.body)
         self.continued.feed(line)
 
     def pass_by(self, line: LogLine) -> None:
@@ -84,6 +87,7 @@ class Watchers:
         self.parting.merge(other.parting)
         self.missing.merge(other.missing)
         self.stops.merge(other.stops)
+        self.mentions.merge(other.mentions)
         self.continued.merge(other.continued)
 
 
@@ -106,4 +110,5 @@ def may_tell_watchers(line: LogLine) -> bool:
         or names_ray_task(body)
         or tells_trouble(line)
         or is_roll_call(line)
+        or mentioned_host(body) is not None
     )

@@ -36,3 +36,14 @@ def test_a_raylets_count_may_be_of_other_jobs_workers(tmp_path: Path) -> None:
         "crashed due to other reasons at node (ID: ab, IP: 10.1.1.7) over the last time period.\n"
     )
     assert diagnose_files([path]).failure_class == "KeyError"
+
+
+def test_what_a_language_model_writes_is_no_report(tmp_path: Path) -> None:
+    steps = [f"iter {at}: loss 2.1{at % 10}" for at in range(2000)]
+    sampled = 'iter 1990: sample 3: "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT DUE TO TIME LIMIT ***"'
+    done = ["iter 2000: reached max_iters=2000, val loss 2.55", "done, exit code 0"]
+    log = [*steps[:1990], sampled, *steps[1990:]]
+    assert verdict_on(tmp_path, [*log, *done]).failure_class == "NoFailure"
+    assert verdict_on(tmp_path, [*log, *FAULT]).failure_class == "KeyError"
+    said = sampled.partition('"')[2]
+    assert verdict_on(tmp_path, [*steps, said]).failure_class == "SlurmTimeLimit"

@@ -64,6 +64,25 @@ def test_words_never_say_that_nothing_failed_or_that_something_did(tmp_path: Pat
     assert with_second_opinion(well, scan, logs) is well
 
 
+def test_words_never_say_that_ranks_lost_each_other(tmp_path: Path) -> None:
+    """However many of them report a time-out: what one of them asserts comes first."""
+    watchdog = (
+        "[rank{0}]:[E414 03:17:45.469832097 ProcessGroupNCCL.cpp:{1}] [Rank {0}] Watchdog caught collective operation timeout: "
+        "WorkNCCL(SeqNum=26011, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600038 milliseconds"
+    )
+    ours = ["[rank11]: Traceback (most recent call last):", '[rank11]:   File "t.py", line 6, in f']
+    bodies = [*ours, "[rank11]: AssertionError: qzx", *(watchdog.format(n, 632) for n in range(9))]
+    log = tmp_path / "job.log"
+    log.write_text("\n".join(bodies) + "\n")
+    sources = [source_of(log, "job.log")]
+    scan, logs = scan_files(sources), compress(sources)
+    rules, words = diagnose_scan(scan), word_model().likelihood(logs.kept)
+    assert words is not None and words.likeliest == "NCCLTimeoutError"
+    assert words.by_class["NCCLTimeoutError"] > 10 * words.by_class["AssertionError"] + 0.01
+    assert rules.failure_class == "AssertionError"
+    assert with_second_opinion(rules, scan, logs) is rules
+
+
 def test_a_few_lines_are_left_to_the_rules(tmp_path: Path) -> None:
     log = tmp_path / "job.log"
     log.write_text("KeyError: 'labels'\n")
