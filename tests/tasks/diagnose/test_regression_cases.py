@@ -1,6 +1,6 @@
 """The regression set: every case that is labelled gets its class, root line, node and action.
 
-The rules were improved on these cases, so this holds what is there; docs/diagnosis.md tells what each
+The rules were improved on these cases, so this holds what is there; docs/diagnosis-accuracy.md tells what each
 set scored when it was new.
 """
 
