@@ -139,23 +139,24 @@ def _of_files(
     learned, notes = _learned_in(store)
     compressor = Compressor() if reads_alone(sources) else None
     scan = scan_files(sources, learned=learned, compressor=compressor)
-    sources = [source for source in sources if source.name not in scan.unreadable]
-    if not sources:
+    readable = [source for source in sources if source.name not in scan.unreadable]
+    if not readable:
         raise InputError(next(iter(scan.unreadable.values())))
     verdict = diagnose_scan(scan)
-    compressed = compress(_first(sources)) if compressor is None else compressor.result()
-    is_whole = len(compressed.sources) == len(sources)
+    compressed = compress(_first(readable)) if compressor is None else compressor.result()
+    is_whole = compressor is not None or len(compressed.sources) == len(readable)
     if is_whole:
         verdict = with_second_opinion(verdict, scan, compressed)
-    verdict = with_notes(verdict, notes)
-    counted = _counted(compressed, sources, lines=scan.lines_read)
+    share = 1.0 if is_whole else size_bytes(readable) / max(1, size_bytes(compressed.sources))
+    counted = _counted(compressed, len(readable), share, lines=scan.lines_read)
     if counted.kept_lines:  # without any, no other log can be told to be like it
         unsure = is_unsure(verdict)
         confirmed = as_confirmed(verdict, counted.fingerprint, store, unsure=unsure)
         if confirmed is None and unsure:
-            whole = compressed if is_whole else compress(sources)
+            whole = compressed if is_whole else compress(readable)
             verdict = look_further(verdict, whole, settings, model)
         verdict = confirmed or verdict
+    verdict = with_notes(verdict, [*scan.notes, *notes])
     found = _diagnosis(log.name, verdict, counted)
     return found.model_copy(update={"unreadable": scan.unreadable})
 
@@ -171,7 +172,8 @@ def _of_attempt(name: str, attempt: AttemptDir, settings: DiagnoseConfig) -> Dia
         verdict = verdict.model_copy(update={"root_cause_file": file})
     sources = [source_of(path) for path in attempt_log_files(attempt.path)]
     compressed = compress(_first(sources))
-    found = _counted(compressed, sources)
+    share = size_bytes(sources) / max(1, size_bytes(compressed.sources))
+    found = _counted(compressed, len(sources), share)
     confirmed = None
     if found.kept_lines:
         confirmed = as_confirmed(verdict, found.fingerprint, store, unsure=False)
@@ -207,19 +209,18 @@ class _Counted:
 
 
 def _counted(
-    compressed: Compressed, sources: Sequence[Source], lines: int | None = None
+    compressed: Compressed, files: int, share: float, lines: int | None = None
 ) -> _Counted:
     """Lines of the logs, and those that compression keeps. Where it has seen the first files alone, those
-    stand for all; `lines`: as a scan of all has counted them.
+    stand for all, which are `share` times as large; `lines`: as a scan of all has counted them.
 
     To compress 1 GB takes longer than a verdict on it, which needs none of that.
     """
-    share = size_bytes(sources) / max(1, size_bytes(compressed.sources))
     return _Counted(
         round(compressed.lines * share) if lines is None else lines,
         round(compressed.kept_lines * share),
         fingerprint_of(compressed),
-        len(sources),
+        files,
     )
 
 

@@ -14,7 +14,7 @@ import yaml
 
 from configs.errors import ConfigError
 from configs.files import read_json_lines
-from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.classes import CLASSES, is_class
 from tasks.diagnose.redact import redact
 
 CONFIRMED_NAME = "confirmed.jsonl"
@@ -89,14 +89,15 @@ def _confirmed(entry: dict[str, Any]) -> Case | None:
     """A case that `overland diagnose --confirm` has noted."""
     diagnosis = entry.get("diagnosis")
     failure_class = entry.get("class")
-    if not isinstance(diagnosis, dict) or failure_class not in CLASSES:
+    if not isinstance(diagnosis, dict) or not is_class(failure_class):
         return None
+    evidence = diagnosis.get("evidence")
     # A corrected class says that the line which was taken for the root is perhaps none.
     agreed = entry.get("diagnosed_as") == failure_class
     root = str(diagnosis.get("root_cause_text") or "") if agreed else ""
     lines = [
         str(diagnosis.get("root_cause_text") or ""),
-        *map(str, diagnosis.get("evidence") or ()),
+        *map(str, evidence if isinstance(evidence, list) else ()),
     ]
     text = redact("\n".join(dict.fromkeys(line for line in lines if line)))[:_MAX_TEXT_CHARS]
     if not text:

@@ -151,7 +151,8 @@ def _led_to_by(finding: Finding, scan: Scan) -> Finding | None:
     recent = [f for f in scan.findings if scan.survival.just_before_the_end(f)] + scan.asides
     before = [f for f in recent if f.rank == finding.rank and f.order < finding.order]
     met = [f for f in before if f.failure_class in _OUTSIDE]
-    return met[-1] if len(met) >= _AGAIN_AND_AGAIN else _of_earlier_work(finding, scan)
+    last = max(met, key=lambda f: f.order, default=None)
+    return last if len(met) >= _AGAIN_AND_AGAIN else _of_earlier_work(finding, scan)
 
 
 def _of_earlier_work(finding: Finding, scan: Scan) -> Finding | None:

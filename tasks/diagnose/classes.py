@@ -6,7 +6,7 @@ The default action holds for the usual case of a class; a rule may name another 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from configs.records import ActionKind
 
@@ -273,3 +273,8 @@ RESTARTS: tuple[ActionKind, ...] = (
 """Actions after which the job runs again, which must not be where its user has to mend something."""
 
 CLASSES: dict[str, FailureClass] = {entry.name: entry for entry in _TABLE}
+
+
+def is_class(name: object) -> TypeGuard[str]:
+    """Whether it is a failure class's name, whatever a file holds in that place."""
+    return isinstance(name, str) and name in CLASSES

@@ -16,7 +16,7 @@ from configs.diagnose_schema import default_store
 from configs.errors import InputError
 from configs.files import append_json_line, read_json_lines, resolved
 from tasks.diagnose.cases import CONFIRMED_NAME
-from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.classes import CLASSES, is_class
 from tasks.diagnose.redact import redact
 from tasks.diagnose.sources import STDIN
 
@@ -125,7 +125,7 @@ def _is_whole(given: dict[str, Any]) -> bool:
         isinstance(given.get("id"), str)
         and isinstance(diagnosis, dict)
         and isinstance(diagnosis.get("file"), str)
-        and diagnosis.get("class") in CLASSES
+        and is_class(diagnosis.get("class"))
         and isinstance(names, list)
     )
 

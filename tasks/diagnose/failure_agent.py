@@ -23,7 +23,7 @@ from tasks.diagnose.model_prompts import MEANINGS, Excerpt, failure_messages
 from tasks.diagnose.model_protocol import Model
 from tasks.diagnose.patterns import Pattern, compile_pattern
 from tasks.diagnose.redact import redact
-from tasks.diagnose.retrieval import Neighbour
+from tasks.diagnose.retrieval import ALIKE, WORTH_SHOWING, Neighbour
 from tasks.diagnose.routine import is_routine, matched_in_passing
 from tasks.diagnose.verdicts import CAREFUL_ACTIONS, MAX_EVIDENCE, make_verdict
 
@@ -117,7 +117,8 @@ def _ask(model: Model, failure: OpenFailure, excerpt: Excerpt, book: RuleBook | 
     quoted = _ground(answer, excerpt)
     if answer.failure_class == "Unknown":
         return _unchanged(verdict, "the model does not know either")
-    alike = [n for n in failure.neighbours if n.case.failure_class == answer.failure_class]
+    same_class = [n for n in failure.neighbours if n.case.failure_class == answer.failure_class]
+    supported = any(n.similarity >= ALIKE for n in same_class)
     evidence: list[str | LogLine] = [
         *quoted[1:3],
         f"by the language model {model.name}, asked because the rules say {verdict.failure_class} "
@@ -130,15 +131,15 @@ def _ask(model: Model, failure: OpenFailure, excerpt: Excerpt, book: RuleBook | 
         evidence.append(
             f"{len(excerpt.withheld)} lines that address a reader were withheld from it"
         )
-    evidence += [n.quote for n in alike]
+    evidence += [n.quote for n in same_class if n.similarity >= WORTH_SHOWING]
     return make_verdict(
         answer.failure_class,
         method=METHOD,
-        confidence=_SUPPORTED_CONFIDENCE if alike else _ALONE_CONFIDENCE,
+        confidence=_SUPPORTED_CONFIDENCE if supported else _ALONE_CONFIDENCE,
         root=quoted[0],
         rank=verdict.faulty_rank,
         node=verdict.faulty_node,
-        action=_action(answer, verdict, supported=bool(alike)),
+        action=_action(answer, verdict, supported=supported),
         evidence=evidence,
         mitigation=_advice(answer),
     )

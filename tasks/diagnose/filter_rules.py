@@ -6,6 +6,7 @@ a job takes those of the kinds it is similar to.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -26,10 +27,11 @@ from pydantic import (
 )
 
 from configs.errors import ConfigError
-from configs.files import write_text
+from configs.files import file_lock, write_text
 from tasks.diagnose.cause_words import cause_words
 from tasks.diagnose.patterns import PatternSet, compile_pattern
 
+_LOGGER = logging.getLogger(__name__)
 _SHIPPED_NAME = "filter_rules.yaml"
 _REPEAT_COUNT = re.compile(r"\{\d+(?:,\d*)?\}")
 _CHARACTER_CLASS = re.compile(r"\[(?:\\.|[^\]\\])+\]")
@@ -188,7 +190,7 @@ def rules_for(job: JobKind | None, folder: Path | None) -> FilterRules:
     rules = shipped_rules()
     if job is None or folder is None or not folder.is_dir():
         return rules
-    learnt = [parse_rule_file(p.read_text(encoding="utf-8"), str(p)) for p in folder.glob("*.yaml")]
+    learnt = [file for path in folder.glob("*.yaml") if (file := _learnt_in(path)) is not None]
     similar = [file for file in learnt if file.job is not None and job.is_similar(file.job)]
     for file in sorted(similar, key=lambda file: (file.job == job, file.revision)):
         rules = rules.with_rules(file.rules)
@@ -198,16 +200,25 @@ def rules_for(job: JobKind | None, folder: Path | None) -> FilterRules:
 def save_learnt_rules(folder: Path, job: JobKind, rules: Sequence[FilterRule]) -> Path:
     """Add rules to those of the job's kind, durably; the file's path."""
     path = folder / job.file_name
-    known: tuple[FilterRule, ...] = ()
-    if path.exists():
-        known = parse_rule_file(path.read_text(encoding="utf-8"), str(path)).rules
-    merged = FilterRules(known).with_rules(rules).rules
-    revision = f"{datetime.now().astimezone():%Y-%m-%d}"
-    file = RuleFile(revision=revision, job=job, rules=merged)
-    content = file.model_dump(mode="json", exclude_defaults=True)
-    text = yaml.safe_dump({"version": file.version, **content}, sort_keys=False, allow_unicode=True)
-    write_text(path, text)
+    with file_lock(path.with_suffix(".lock")):
+        known: tuple[FilterRule, ...] = ()
+        if path.exists():
+            known = parse_rule_file(path.read_text(encoding="utf-8"), str(path)).rules
+        merged = FilterRules(known).with_rules(rules).rules
+        revision = f"{datetime.now().astimezone():%Y-%m-%d}"
+        file = RuleFile(revision=revision, job=job, rules=merged)
+        content = {"version": file.version, **file.model_dump(mode="json", exclude_defaults=True)}
+        write_text(path, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return path
+
+
+def _learnt_in(path: Path) -> RuleFile | None:
+    """The rules of a file; None, and a warning, where somebody has spoilt it: they only make logs shorter."""
+    try:
+        return parse_rule_file(path.read_text(encoding="utf-8"), str(path))
+    except (ConfigError, OSError, UnicodeDecodeError) as error:
+        _LOGGER.warning("filter rules are left out: %s: %s", path, error)
+        return None
 
 
 def _slug(text: str) -> str:

@@ -31,6 +31,8 @@ _NUMBER = compile_pattern(r"^\d+$")
 _FEW = 8
 """Other files that lie beside the logs of a job of two ranks."""
 _STREAMS = (".out", ".err", ".stdout", ".stderr")
+_RECORDS = (".json", ".jsonl")
+"""A rank's log may be in them, which its number tells."""
 _NOT_LOGS = (
     ".tsv",
     ".csv",
@@ -162,14 +164,16 @@ def _may_list(folder: Path) -> bool:
 
 
 def _attempt_at(path: Path) -> AttemptDir | None:
-    number = int(path.name) if path.name.isdigit() else 0
+    number = int(path.name) if path.name.isdecimal() else 0
     return AttemptDir(path, number) if (path / "attempt.json").is_file() else None
 
 
 def _may_be_log(path: Path, folder: Path) -> bool:
     """Whether a file of a folder is read: it is none that data, settings or a core dump lie in."""
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not hidden and not path.name.lower().endswith(_NOT_LOGS) and not is_binary(path)
+    name = path.name.lower()
+    part_in_records = name.endswith(_RECORDS) and _number_of_part(path, path.name) is not None
+    return not (hidden or is_binary(path)) and (part_in_records or not name.endswith(_NOT_LOGS))
 
 
 def _is_part_of_a_job(path: Path, folder: Path) -> bool:

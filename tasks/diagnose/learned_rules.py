@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -146,8 +147,19 @@ class RuleBook:
 
 
 def learned_rules(folder: Path) -> list[Rule]:
-    """The learned rules of a folder, ready to stand behind the written ones."""
-    return [rule.as_rule() for rule in RuleBook(folder).rules()]
+    """The learned rules of a folder, ready to stand behind the written ones; ConfigError when they cannot be read."""
+    files = (folder / FILE_NAME, folder / CONFIRMED_NAME)
+    try:
+        stamps = tuple((s.st_mtime_ns, s.st_size) for f in files if f.exists() and (s := f.stat()))
+        return list(_checked_rules(folder, stamps))
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be read: {error.strerror}") from error
+
+
+@lru_cache(maxsize=4)
+def _checked_rules(folder: Path, _stamps: tuple[tuple[int, int], ...]) -> tuple[Rule, ...]:
+    """Once for each state of the files: each rule is checked against all cases."""
+    return tuple(rule.as_rule() for rule in RuleBook(folder).rules())
 
 
 def new_rule(
@@ -179,6 +191,10 @@ def checked_pattern(text: str, *, harmless: bool = True) -> Pattern:
             f"a pattern of {len(text)} characters is too long: {_MAX_PATTERN_CHARS} at most"
         )
     pattern = compile_pattern(text)
+    if pattern.groupindex:
+        raise ConfigError(
+            f"pattern {text!r} names a group: a learned rule tells a class, no rank or node"
+        )
     literal = _NO_LITERALS.sub("", text)
     if sum(character.isalnum() for character in literal) < _LEAST_LITERAL_CHARS:
         raise ConfigError(f"pattern {text!r} says too little: it would match other failures")

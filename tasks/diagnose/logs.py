@@ -134,16 +134,20 @@ def without_controls(text: str) -> str:
 
 
 def shortened(text: str, max_chars: int) -> str:
-    """The text, without its middle when it is longer: what an error says stands at its start or its end."""
+    """The text, without its middle when it is longer: what an error says stands at its start or its end.
+
+    The words beside the cut go with it: a piece of a key, or what stood behind `password=`, would not be known for a secret.
+    """
     if len(text) <= max_chars:
         return text
     tail = max_chars // 4
-    return text[: max_chars - tail - len(_CUT)] + _CUT + text[-tail:]
+    head = text[: max_chars - tail - len(_CUT)]
+    return (head.rpartition(" ")[0] or head) + _CUT + text[-tail:].partition(" ")[2]
 
 
 def is_shortened(text: str) -> bool:
     """Whether it is that of a line which has lost its middle."""
-    return len(text) >= MAX_TEXT_CHARS and _CUT in text
+    return len(text) > MAX_TEXT_CHARS // 2 and _CUT in text
 
 
 def _text(piece: bytes) -> str:

@@ -6,7 +6,7 @@ the faster engine here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol, cast
 
 import re2  # type: ignore[import-untyped]
@@ -36,6 +36,8 @@ class Pattern(Protocol):
     """A compiled expression."""
 
     pattern: str
+    groupindex: Mapping[str, int]
+    """Numbers of the groups that have names."""
 
     def search(self, text: str) -> Match | None:
         """First match anywhere."""

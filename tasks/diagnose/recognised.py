@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from configs.files import read_json_lines
 from configs.records import Verdict
 from tasks.diagnose.cases import CONFIRMED_NAME
-from tasks.diagnose.classes import CLASSES
+from tasks.diagnose.classes import CLASSES, is_class
 from tasks.diagnose.compressed import Compressed
 from tasks.diagnose.embed import normalise
 from tasks.diagnose.verdicts import CAREFUL_ACTIONS
@@ -74,7 +74,7 @@ def _confirmed(path: Path) -> Iterable[tuple[dict[str, Any], Fingerprint]]:
         return
     for entry in entries:
         known = entry.get("fingerprint")
-        if isinstance(known, dict) and entry.get("class") in CLASSES:
+        if isinstance(known, dict) and is_class(entry.get("class")):
             exact, wording = known.get("exact"), known.get("wording")
             if isinstance(exact, str) and isinstance(wording, str | None):
                 yield entry, Fingerprint(exact=exact, wording=wording)

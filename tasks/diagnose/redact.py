@@ -174,8 +174,15 @@ def _public_address(match: Match) -> str:
 
 
 def _is_placeholder(text: str) -> bool:
-    bare = text.strip("\"'")
-    return bare.startswith(("<", "$", "{", "%")) and len(bare) < 60
+    return _placeholder().match(text.strip("\"'")) is not None
+
+
+@lru_cache(maxsize=1)
+def _placeholder() -> Pattern:
+    """What stands where a value would be put: $NAME, ${name}, <word>, {x}, %s."""
+    return compile_pattern(
+        r"^(?:\$[A-Z_][A-Z0-9_]*|\$?\{{1,2}[\w .:-]{0,40}\}{1,2}|<[\w .-]{1,40}>?|%\(?\w{0,20}\)?s?|\$\(.*)$"
+    )
 
 
 def _mixes_kinds(text: str, digits: int = _LEAST_RANDOM_DIGITS) -> bool:

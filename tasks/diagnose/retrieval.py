@@ -23,6 +23,9 @@ from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.confirmed import cases_folder
 from tasks.diagnose.embed import Embedding, HashedNgrams, SentenceModel, normalise
 
+ALIKE = 0.8
+"""From here on the nearest case's class was right in all of ten logs; from 0.7 on, in three of four."""
+WORTH_SHOWING = 0.4
 _STORE_NAME = "cases.db"
 _BUSY_MS = 5000
 _WINDOW_LINES = 1

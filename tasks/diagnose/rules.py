@@ -68,7 +68,7 @@ class RuleSet:
             action=rule.action,
             mitigation=rule.mitigation,
             node=groups.get("node"),
-            rank=int(rank) if rank else line.rank,
+            rank=int(rank) if rank and rank.isdecimal() else line.rank,
         )
 
 

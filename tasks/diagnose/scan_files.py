@@ -8,13 +8,16 @@ where no times do.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.sharedctypes import Synchronized
 
-from configs.errors import InputError, OverlandError
+from configs.errors import InputError
 from tasks.diagnose.blocks import Block
 from tasks.diagnose.compress import Compressor
 from tasks.diagnose.fast import FastScan, ScanLimits
@@ -33,6 +36,7 @@ _ONE_PROCESS_BYTES = 128 << 20
 _MAX_PROCESSES = 16
 _RUNS_PER_PROCESS = 8
 _TAKE_TIMEOUT_S = 60.0
+_NO_RUN = sys.maxsize
 
 
 def scan_files(
@@ -99,8 +103,11 @@ def _scan_together(sources: Sequence[Source], reader: _Reader, processes: int) -
     with ProcessPoolExecutor(helpers, context, _begin, (taken,)) as pool:
         others = [pool.submit(_read_taken, reader, work) for _ in range(helpers)]
         found = _take_and_read(reader, work, taken)
-        for other in others:
-            found += other.result()
+        with suppress(BrokenProcessPool):  # one was killed: for want of memory, mostly
+            for other in others:
+                found += other.result()
+    read = {first for first, _ in found}
+    found += [(first, reader.read_fast(run)) for first, run in work if first not in read]
     return merge([scan for _, scan in sorted(found, key=lambda pair: pair[0])])
 
 
@@ -122,7 +129,7 @@ def _read_taken(reader: _Reader, work: _Work) -> list[tuple[int, Scan]]:
 def _take(taken: Synchronized[int]) -> int:
     lock = taken.get_lock()
     if not lock.acquire(timeout=_TAKE_TIMEOUT_S):
-        raise OverlandError("a process that reads logs died while it took its next: try again")
+        return _NO_RUN  # a process was killed as it held the lock
     try:
         taken.value += 1
         return taken.value - 1

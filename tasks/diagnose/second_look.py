@@ -12,13 +12,10 @@ from tasks.diagnose.failure_agent import OpenFailure, ask_about_failure, is_unsu
 from tasks.diagnose.learned_rules import RuleBook
 from tasks.diagnose.model_protocol import Model
 from tasks.diagnose.rendering import render
-from tasks.diagnose.retrieval import Neighbour, nearest
+from tasks.diagnose.retrieval import ALIKE, WORTH_SHOWING, Neighbour, nearest
 from tasks.diagnose.verdicts import CAREFUL_ACTIONS, MAX_EVIDENCE
 
-ALIKE = 0.8
-"""From here on the nearest case's class was right in all of ten logs; from 0.7 on, in three of four."""
 _NEVER_BY_LIKENESS = frozenset({"NoFailure", "Unknown"})
-_WORTH_SHOWING = 0.4
 _RETRIEVED_CONFIDENCE = 0.5
 
 
@@ -69,6 +66,6 @@ def _as_before(verdict: Verdict, near: Sequence[Neighbour]) -> Verdict:
 
 
 def _with_evidence(verdict: Verdict, near: Sequence[Neighbour]) -> Verdict:
-    quotes = [n.quote for n in near if n.similarity >= _WORTH_SHOWING]
+    quotes = [n.quote for n in near if n.similarity >= WORTH_SHOWING]
     evidence = list(dict.fromkeys([*verdict.evidence[:3], *quotes]))[:MAX_EVIDENCE]
     return verdict.model_copy(update={"evidence": evidence})

@@ -11,6 +11,7 @@ from configs.records import Verdict
 from tasks.diagnose.compressed import Compressed
 from tasks.diagnose.endings import hang
 from tasks.diagnose.findings import Finding
+from tasks.diagnose.handled import is_sampled
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.place import node_of, rank_of
 from tasks.diagnose.scan import Scan
@@ -27,6 +28,10 @@ _NEVER_BY_WORDS = frozenset(
 _ODDS = 10.0
 """Of ten sets of logs that rules and model had not met, 48 switches were right at these odds, 8 wrong."""
 _LEAST_SHARE = 1e-3
+_DECISIVE = 0.95
+"""Confidence from which on rules go by what hardware or a scheduler says."""
+_SHARE_AGAINST_DECISIVE = 0.55
+"""Ten of eleven such switches were right above it: a node's old fault, a limit that came after the failure."""
 _MOST_CONFIDENT = 0.8
 _FEWEST_LINES = 8
 """Of fewer, a word too many turns the scales."""
@@ -37,11 +42,13 @@ def with_second_opinion(verdict: Verdict, scan: Scan, logs: Compressed) -> Verdi
     kept = logs.kept
     if verdict.failure_class in _RULES_STAND or len(kept) < _FEWEST_LINES:
         return verdict
-    words = word_model().likelihood(kept)
+    words = word_model().likelihood([line for line in kept if not is_sampled(line.body)])
     if words is None or words.likeliest in _NEVER_BY_WORDS:
         return verdict
     share, rules_share = words.by_class[words.likeliest], words.by_class[verdict.failure_class]
     if words.likeliest == verdict.failure_class or share < _ODDS * (rules_share + _LEAST_SHARE):
+        return verdict
+    if verdict.confidence >= _DECISIVE and share < _SHARE_AGAINST_DECISIVE:
         return verdict
     said = f"the log's words are those of {words.likeliest} ({share:.2f}); rules alone say {verdict.failure_class}"
     found = _of_class(words.likeliest, words.line, scan)

@@ -83,6 +83,7 @@ ASSIGNMENTS: tuple[str, ...] = (
     rf"(?i)(?P<keep>\[{_TELLING_NAME}\]\s+|\b{_TELLING_NAME}\t+)" + _VALUE,
     # --password value
     rf"(?i)(?P<keep>(?:^|\s)--?[\w-]*(?:{_TELLING_NAME}|token)(?:\s+|=))" + _VALUE,
+    r"(?P<keep>\b\w*SECRET_ACCESS_KEY\s+)(?P<secret>[A-Za-z0-9/+]{40})",
     r"(?P<keep>\b\w*_(?:TOKEN|PAT|PASS)[\"']?\]?\s?[=:]\s?)" + _VALUE,
     r"(?P<keep>\b(?:setenv|export)\s+\w*(?:TOKEN|KEY|SECRET|PASSWORD|PASS|PAT)\s+)" + _VALUE,
     r"(?i)(?P<keep>\blogin\([^\r\n)]*\b(?:key|token)\s?=\s?)" + _VALUE,
@@ -116,7 +117,9 @@ QUERY_VALUES = (
 )
 """Values in an address that let whoever holds it in: signed URLs, keys in queries."""
 
-URL_CREDENTIALS = r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]+://)(?P<secret>[^\s/\"'<>]+@)"
+URL_CREDENTIALS = (
+    r"(?P<keep>\b[A-Za-z][A-Za-z0-9+.-]+://)(?P<secret>[^\s/\"'<>]+@|[^\s/\"'<>:@]+:[^\s\"'<>@]+@)"
+)
 
 PRIVATE_KEY_BLOCK = (
     r"(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"

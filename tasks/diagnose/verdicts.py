@@ -50,5 +50,5 @@ def with_notes(verdict: Verdict, notes: Sequence[str]) -> Verdict:
     """The verdict with what is to be known about how it was come to, as its last evidence."""
     if not notes:
         return verdict
-    quotes = verdict.evidence[: MAX_EVIDENCE - len(notes)]
+    quotes = [line for line in verdict.evidence if line not in notes][: MAX_EVIDENCE - len(notes)]
     return verdict.model_copy(update={"evidence": [*quotes, *notes]})

@@ -10,8 +10,8 @@ from configs.diagnose_schema import DiagnoseConfig
 from tasks.diagnose import second_look
 from tasks.diagnose.cases import packaged_cases
 from tasks.diagnose.compress import compress
-from tasks.diagnose.retrieval import Neighbour
-from tasks.diagnose.second_look import ALIKE, look_further
+from tasks.diagnose.retrieval import ALIKE, Neighbour
+from tasks.diagnose.second_look import look_further
 from tasks.diagnose.verdicts import make_verdict
 
 SETTINGS = DiagnoseConfig()
