@@ -181,7 +181,7 @@ def _is_placeholder(text: str) -> bool:
 def _placeholder() -> Pattern:
     """What stands where a value would be put: $NAME, ${name}, <word>, {x}, %s."""
     return compile_pattern(
-        r"^(?:\$[A-Z_][A-Z0-9_]*|\$?\{{1,2}[\w .:-]{0,40}\}{1,2}|<[\w .-]{1,40}>?|%\(?\w{0,20}\)?s?|\$\(.*)$"
+        r"^(?:\$[A-Z_][A-Z0-9_]*|\$?\{{1,2}[A-Za-z_ .:-]{0,40}\}{0,2}|<[\w .-]{1,40}>?|%(?:\(\w{1,20}\)?)?[sdr]?|\$\(.*)$"
     )
 
 

@@ -309,3 +309,35 @@ def test_empty_logs_are_said_to_be_empty(folder: Path) -> None:
     (found,) = answer([str(folder / "a.log")])
     assert isinstance(found, Diagnosis)
     assert found.evidence == ["the logs hold no line"] and "quoted" not in found.mitigation
+
+
+def test_a_damaged_file_beside_a_log_takes_nothing_from_it(folder: Path) -> None:
+    (folder / "rank_0.log").write_text(LOG)
+    (folder / "rank_1.log.gz").write_bytes(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 100_000)
+    ended = _run("--json", str(folder))
+    (found,) = _found(ended)
+    assert ended.returncode == 2 and "rank_1.log.gz" in ended.stderr
+    assert (found["class"], found["lines"] >= 4, found["kept_lines"] >= 3) == (
+        "KeyError",
+        True,
+        True,
+    )
+    assert any("rank_1.log.gz" in quote for quote in found["evidence"])
+    assert _run("--confirm", str(folder / "rank_0.log"), "ArgumentError").returncode == 0
+
+
+def test_the_records_of_ranks_are_their_logs(folder: Path) -> None:
+    for rank in range(2):
+        text = json.dumps({"message": "torch.OutOfMemoryError: CUDA out of memory."}) + "\n"
+        (folder / f"rank_{rank}.jsonl").write_text(text)
+    (folder / "metrics.jsonl").write_text("{}\n")
+    (found,) = _found(_run("--json", str(folder)))
+    assert found["class"] == "OutOfMemoryError"
+
+
+def test_a_folder_whose_name_is_no_number_to_count_with_is_a_folder(folder: Path) -> None:
+    odd = folder / "\u00b2"
+    odd.mkdir()
+    (odd / "attempt.json").write_text("{}")
+    (odd / "a.log").write_text(LOG)
+    assert _found(_run("--json", str(odd)))[0]["class"] == "KeyError"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 
@@ -150,7 +151,19 @@ def test_saved_rules_are_merged_by_id_and_the_own_kind_wins(tmp_path: Path) -> N
     assert found.program == "a newer trainer"
 
 
-def test_a_broken_file_of_learnt_rules_is_named(tmp_path: Path) -> None:
+def test_a_broken_file_of_learnt_rules_is_named_and_costs_only_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    job = JobKind(framework="nemo")
     (tmp_path / "nemo--any--any.yaml").write_text("rules: 3")
-    with pytest.raises(ConfigError, match=r"nemo--any--any\.yaml"):
-        rules_for(JobKind(framework="nemo"), tmp_path)
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\xff")
+    assert rules_for(job, tmp_path).rules == shipped_rules().rules
+    assert "nemo--any--any.yaml" in caplog.text and "bytes.yaml" in caplog.text
+
+
+def test_rules_that_many_learn_at_once_are_all_kept(tmp_path: Path) -> None:
+    job = JobKind(framework="nemo")
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda n: save_learnt_rules(tmp_path, job, [_rule(id=f"r{n}")]), range(16)))
+    known = {rule.id for rule in rules_for(job, tmp_path).rules}
+    assert {f"r{n}" for n in range(16)} <= known

@@ -119,10 +119,29 @@ def test_an_attempt_that_rules_do_not_know_is_told_by_a_rule_that_was_learned_si
 
 def test_a_learned_rule_alone_makes_no_failure_and_excludes_no_node(tmp_path: Path) -> None:
     told = "conduit watcher: conduit 7 is degraded on node gpu-17\n"
-    learn(tmp_path, "NodeFailure", r"conduit \d+ is degraded on node (?P<node>\S+)", told.strip())
+    learn(tmp_path, "NodeFailure", r"conduit \d+ is degraded on node gpu-\d+", told.strip())
     assert diagnose(tmp_path, f"started\n{told}").failure_class == "Unknown"
     failed = f"started\n{told}srun: error: gpu-3: task 9: Exited with exit code 9\n"
     verdict = diagnose(tmp_path, failed)
     assert (verdict.failure_class, verdict.method) == ("NodeFailure", "learned_nodefailure_1")
     assert (verdict.action, verdict.faulty_node) == (CLASSES["Unknown"].action, None)
     assert verdict.confidence == 0.5
+
+
+@pytest.mark.parametrize("name", ["rank", "node", "other"])
+def test_a_learned_rule_names_no_group(tmp_path: Path, name: str) -> None:
+    """It would tell a rank or a node, out of text that a model has read."""
+    line = "conduit watcher: conduit 7 gave up on unit r7"
+    rule = rule_for("NodeFailure", rf"conduit \d+ gave up on unit (?P<{name}>\w+)", line)
+    (problem,) = RuleBook(tmp_path).add(rule)
+    assert "names a group" in problem
+    unnamed = rule_for("NodeFailure", r"conduit \d+ gave up on unit (\w+)", line)
+    assert RuleBook(tmp_path).add(unnamed) == []
+
+
+def test_rules_are_checked_again_when_their_files_change(tmp_path: Path) -> None:
+    assert learned_rules(tmp_path) == []
+    learn(tmp_path, "NodeFailure", r"conduit \d+ is degraded", "conduit 7 is degraded")
+    assert [rule.id for rule in learned_rules(tmp_path)] == ["learned_nodefailure_1"]
+    (tmp_path / "learned_rules.yaml").unlink()
+    assert learned_rules(tmp_path) == []

@@ -63,5 +63,6 @@ def test_the_same_words_call_no_job_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fingerprint", [None, 3, {"exact": 3, "wording": None}, {}])
 def test_a_case_without_a_fingerprint_is_no_match(tmp_path: Path, fingerprint: object) -> None:
     case = {"id": "c1", "class": "Hang", "fingerprint": fingerprint}
-    (tmp_path / "confirmed.jsonl").write_text(json.dumps(case) + "\n")
+    listed = {"id": "c2", "class": ["Hang"], "fingerprint": {"exact": "a", "wording": None}}
+    (tmp_path / "confirmed.jsonl").write_text(f"{json.dumps(case)}\n{json.dumps(listed)}\n")
     assert again(tmp_path, UNKNOWN, unsure=True, hour=1, n=7) is None

@@ -105,6 +105,13 @@ IN_PLACE = [
     ("/scratch/users/{}: quota exceeded", "jdoe42"),
     ("login as {}", "jdoe42"),
     ("wandb: Currently logged in as: {} (lab)", "jdoe42"),
+    ("password={}", "$ecretPa55word"),
+    ("HF_TOKEN={}", "$abc123def"),
+    ("--token {} --verbose", "$tok3nvalue99"),
+    ("the password is {}", "%up3rsecret"),
+    ("password: {}", "{hunter2"),
+    ("postgres://me:{}@db:5432/x refused", "p/ss7"),
+    ("AWS_SECRET_ACCESS_KEY {}", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"),
     ("passphrase: {}", "correct horse battery staple"),
     ("key_passphrase={}; cipher=aes", "correct horse battery"),
     ("uid=1001({}) gid=100(users)", "jdoe42"),
@@ -247,3 +254,21 @@ def test_whole_logs_keep_their_lines(tmp_path: Path) -> None:
         lines += len(pairs)
         changed += sum(a != b for a, b in pairs)
     assert changed < lines / 50  # Nearly all of them hold somebody's home folder.
+
+
+@pytest.mark.parametrize("at", range(340, 385, 3))
+def test_what_a_cut_parts_from_its_name_is_not_quoted(at: int) -> None:
+    """A quote of a long line loses its middle, and the words beside the cut: a piece of a key is known by nothing."""
+    secret = "hunter2" * 4
+    text = (
+        "x" * at + f" password={secret} " + "flag " * 40 + f"password={secret} " + "y" * (at // 3)
+    )
+    line = LogLine("a.log", 1, None, text, text)
+    assert secret[-6:] not in redact(line.quote)
+
+
+@pytest.mark.parametrize(
+    "value", ["$TOKEN", "${TOKEN}", "{token}", "<token>", "%s", "%(token)s", "{{ x }}"]
+)
+def test_what_stands_for_a_value_is_none(value: str) -> None:
+    assert redact(f"password={value}") == f"password={value}"

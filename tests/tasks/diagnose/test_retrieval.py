@@ -113,7 +113,9 @@ def test_a_correction_replaces_the_confirmation_before(folder: Path) -> None:
 
 def test_what_is_no_confirmation_is_left_out(folder: Path) -> None:
     folder.mkdir()
-    entries = ["{", "[]", json.dumps({"class": "Nope", "diagnosis": {}}), json.dumps({"id": "x"})]
+    odd = [{"class": "Nope", "diagnosis": {}}, {"id": "x"}, {"class": ["Hang"], "diagnosis": {}}]
+    odd += [{"class": "Hang", "diagnosis": {"evidence": 5}}, {"class": "Hang", "diagnosis": 3}]
+    entries = ["{", "[]", *map(json.dumps, odd)]
     (folder / "confirmed.jsonl").write_text("\n".join(entries) + "\n")
     with open_cases() as store:
         assert len(store) == len(packaged_cases())

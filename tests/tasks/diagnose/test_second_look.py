@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,8 @@ from configs.diagnose_schema import DiagnoseConfig
 from tasks.diagnose import second_look
 from tasks.diagnose.cases import packaged_cases
 from tasks.diagnose.compress import compress
+from tasks.diagnose.failure_agent import OpenFailure, ask_about_failure
+from tasks.diagnose.logs import LogLine
 from tasks.diagnose.retrieval import ALIKE, Neighbour
 from tasks.diagnose.second_look import look_further
 from tasks.diagnose.verdicts import make_verdict
@@ -56,3 +59,28 @@ def test_likeness_alone_excludes_no_node_and_calls_nothing_healthy(
 def test_a_verdict_that_is_sure_is_left_alone(log: Path) -> None:
     sure = make_verdict("KeyError", method="exception", confidence=0.9)
     assert look_further(sure, compress([log]), SETTINGS) is sure
+
+
+@pytest.mark.parametrize(
+    ("similarity", "action"), [(ALIKE, "restart_exclude_node"), (0.2, "resubmit_later")]
+)
+def test_a_case_that_is_not_alike_supports_no_word_of_a_model(
+    similarity: float, action: str
+) -> None:
+    class Says:
+        name = "m"
+
+        def complete(self, *_: object, **__: object) -> dict[str, Any]:
+            return {
+                "class": "ECCError",
+                "category": "infrastructure",
+                "at_fault": "infrastructure",
+                "quotes": ["something broke"],
+                "mitigation": "Replace it.",
+                "rule": None,
+            }
+
+    line = LogLine("a.log", 1, None, "something broke", "something broke")
+    failure = OpenFailure(UNKNOWN, [line], near("ECCError", similarity))
+    verdict = ask_about_failure(Says(), failure, book=None)
+    assert (verdict.failure_class, verdict.action) == ("ECCError", action)

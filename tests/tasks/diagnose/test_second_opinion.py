@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from configs.diagnose_schema import DiagnoseConfig
 from tasks.diagnose.answer import Diagnosis, answer
 from tasks.diagnose.bench_diagnose import CASES
 from tasks.diagnose.compress import compress
@@ -81,6 +82,37 @@ def test_words_never_say_that_ranks_lost_each_other(tmp_path: Path) -> None:
     assert words.by_class["NCCLTimeoutError"] > 10 * words.by_class["AssertionError"] + 0.01
     assert rules.failure_class == "AssertionError"
     assert with_second_opinion(rules, scan, logs) is rules
+
+
+def test_words_need_more_against_what_hardware_says(tmp_path: Path) -> None:
+    """One GPU gone, and what eight ranks say of it: the words are of other classes, but not clearly."""
+    steps = [f"step {n} loss: 2.{n}" for n in range(20)]
+    gone = "node07 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=88, GPU has fallen off the bus."
+    peers = [
+        f"[rank{n}]: ncclRemoteError: A call failed possibly due to a remote process"
+        for n in range(8)
+    ]
+    log = tmp_path / "job.log"
+    log.write_text("\n".join([*steps, gone, *peers]) + "\n")
+    sources = [source_of(log, "job.log")]
+    scan, logs = scan_files(sources), compress(sources)
+    rules = diagnose_scan(scan)
+    assert (rules.failure_class, rules.faulty_node) == ("NodeFailure", "node07")
+    assert with_second_opinion(rules, scan, logs) is rules
+
+
+def test_what_a_model_samples_is_none_of_the_logs_words(tmp_path: Path) -> None:
+    sampled = [
+        f'sample {n}: "FileNotFoundError: No such file or directory: /data/{n}"' for n in range(9)
+    ]
+    limit = (
+        "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2025-01-01T10:00:00 DUE TO TIME LIMIT ***"
+    )
+    log = tmp_path / "job.log"
+    log.write_text("\n".join([*sampled, limit]) + "\n")
+    (found,) = answer([str(log)], DiagnoseConfig(store=tmp_path / "store"))
+    assert isinstance(found, Diagnosis)
+    assert found.failure_class == "SlurmTimeLimit"
 
 
 def test_a_few_lines_are_left_to_the_rules(tmp_path: Path) -> None:
