@@ -81,7 +81,7 @@ _ASIDE_CONFIDENCE = 0.4
 _ENDS_THE_JOB = ("SlurmTimeLimit", "SlurmPreempted")
 _EXIT_OF_AN_EXCEPTION = 1
 """Python's own: a rank that lost its peer exits so too."""
-_LONG_AFTER_S = 120.0
+_CLEARED_AWAY_S = 120.0
 """A scheduler that ends a job that much after its own failure ends what was dead already."""
 
 
@@ -178,7 +178,7 @@ def _long_after(decisive: Finding, causes: list[Finding]) -> bool:
     if decisive.failure_class not in _ENDS_THE_JOB or decisive.time is None:
         return False
     first = next((c for c in causes if c.time is not None), None)
-    return first is not None and decisive.time - (first.time or 0.0) > _LONG_AFTER_S
+    return first is not None and decisive.time - (first.time or 0.0) > _CLEARED_AWAY_S
 
 
 def _from_first_death(scan: Scan, causes: list[Finding], *, own_job: bool) -> Verdict | None:

@@ -216,7 +216,7 @@ def windows(text: str) -> list[str]:
     pieces: dict[str, str] = {}
     if len(lines) <= _SHORT_TEXT_LINES or not telling:
         _add(pieces, lines[-_SHORT_TEXT_LINES:])
-    for index in _from_both_ends(telling):
+    for index in _ends_first(telling):
         _add(pieces, [lines[index]])
         _add(pieces, lines[max(0, index - _WINDOW_LINES) : index + _WINDOW_LINES + 1])
         if len(pieces) >= _MAX_WINDOWS:
@@ -229,7 +229,7 @@ def _add(pieces: dict[str, str], lines: Sequence[str]) -> None:
     pieces.setdefault(normalise(piece), piece)
 
 
-def _from_both_ends(indexes: Sequence[int]) -> Iterable[int]:
+def _ends_first(indexes: Sequence[int]) -> Iterable[int]:
     """First, last, second, last but one: causes come early, summaries late."""
     for low in range((len(indexes) + 1) // 2):
         yield indexes[low]

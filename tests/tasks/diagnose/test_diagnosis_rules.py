@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
 
 from configs.errors import ConfigError
 from configs.records import ActionKind
+from tasks import diagnose
 from tasks.diagnose.classes import CLASSES
 from tasks.diagnose.logs import LogLine, split_prefix
 from tasks.diagnose.patterns import compile_pattern
@@ -192,3 +196,27 @@ def test_every_class_has_a_valid_action_and_short_advice() -> None:
 def test_a_counter_of_no_double_bit_error_is_no_fault() -> None:
     line = _line('exporter DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="6",Hostname="n3"} 0')
     assert default_rules().match(line, 0) is None
+
+
+ASK_FOR_RULES = (
+    "cancels",
+    "causes",
+    "classify",
+    "findings",
+    "place",
+    "restarts",
+    "survival",
+    "whose_fault",
+)
+"""Modules that treat the findings of some rules in their own way, by the rules' ids."""
+
+
+@pytest.mark.parametrize("module", ASK_FOR_RULES)
+def test_rules_that_modules_name_are_there(module: str) -> None:
+    """A rule that gets another id would lose its judge in silence."""
+    source = Path(diagnose.__path__[0]) / f"{module}.py"
+    assigned = [n.value for n in ast.parse(source.read_text()).body if isinstance(n, ast.Assign)]
+    texts = (c.value for value in assigned for c in ast.walk(value) if isinstance(c, ast.Constant))
+    named = {text for text in texts if re.fullmatch(r"[a-z]+(_[a-z0-9]+)+", str(text))}
+    assert named
+    assert named <= {rule.id for rule in default_rules().rules}
