@@ -91,6 +91,8 @@ def diagnose_logs(path: str) -> list[dict[str, Any]]:
         if isinstance(item, InputError):
             raise item
         get_run_logger().info("%s: %s", item.file, item.failure_class)
+        for why in item.unreadable.values():
+            get_run_logger().warning("%s", why)
         found.append(item.model_dump(by_alias=True))
     return found
 

@@ -20,6 +20,7 @@ from configs.rundir import RunDir, write_record
 from configs.schema import RunConfig
 from flows import evaluate as flow_module
 from flows import session
+from flows.diagnose import diagnose
 from flows.evaluate import due_steps, evaluate
 from flows.locks import held, holds, is_live
 from flows.prepare import prepare
@@ -172,3 +173,20 @@ def test_evaluations_that_a_server_starts_wait_and_do_not_pile_up(
         assert evaluate(run.path) == dict.fromkeys(STEPS[:2], True)
         end.join()
         assert seen_waiting.is_set()
+
+
+def test_logs_of_any_job_are_diagnosed_on_the_prefect_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OVERLAND_CASES", str(tmp_path / "store"))
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "rank_0.log").write_text("Traceback (most recent call last):\nKeyError: 'lr'\n")
+    (logs / "rank_1.log.gz").write_bytes(b"\x1f\x8b\x08" + b"\0" * 7 + b"\xff" * 1000)
+    (found,) = diagnose([str(logs)])
+    assert (found["class"], found["root_cause_line"]) == ("KeyError", 2)
+    assert "rank_1.log.gz" in caplog.text
+    with pytest.raises(InputError, match="say which logs"):
+        diagnose([])
+    with pytest.raises(InputError, match="does not exist"):
+        diagnose([str(tmp_path / "nothing")])
