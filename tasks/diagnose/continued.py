@@ -24,13 +24,17 @@ class ContinuedErrors:
         """Take note of one line."""
         stream = (line.file, line.rank)
         error = self._open.pop(stream, None) if self._open else None
-        tells = any(map(str.isalnum, line.body))
-        if error is not None and tells and line.number - error.number <= _LINES_BETWEEN:
-            self._next[error.file, error.number] = line
-            if len(self._next) > _MAX_ERRORS:
-                del self._next[next(iter(self._next))]
-        if line.body.endswith(":") and any(word in line.body.lower() for word in _WORDS):
+        if error is not None and line.number - error.number <= _LINES_BETWEEN:
+            self._note(error, line)
+        tells_more = line.body.endswith(":") and len(self._open) < _MAX_ERRORS
+        if tells_more and any(word in line.body.lower() for word in _WORDS):
             self._open[stream] = line
+
+    def _note(self, error: LogLine, details: LogLine) -> None:
+        if any(map(str.isalnum, details.body)):
+            self._next[error.file, error.number] = details
+        if len(self._next) > _MAX_ERRORS:
+            del self._next[next(iter(self._next))]
 
     def merge(self, other: ContinuedErrors) -> None:
         """Add what other files tell."""

@@ -173,7 +173,8 @@ def _may_be_log(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     name = path.name.lower()
     part_in_records = name.endswith(_RECORDS) and _number_of_part(path, path.name) is not None
-    return not (hidden or is_binary(path)) and (part_in_records or not name.endswith(_NOT_LOGS))
+    may_be = part_in_records or not name.endswith(_NOT_LOGS)
+    return may_be and not hidden and not is_binary(path)
 
 
 def _is_part_of_a_job(path: Path, folder: Path) -> bool:

@@ -17,7 +17,7 @@ _MENTION = compile_pattern(
     r"(?P<host>[A-Za-z][\w.-]{1,80}\w)"
 )
 _OTHER_HOSTS = """
-login head master main storage nfs remote peer rendezvous rdzv batch bastion jump submit admin from to tracking
+login head master main storage nfs remote peer rendezvous rdzv batch bastion jump submit admin tracking
 registry rank0 local data
 """
 _OTHERS = frozenset(_OTHER_HOSTS.split())

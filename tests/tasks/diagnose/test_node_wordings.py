@@ -239,3 +239,21 @@ def test_what_every_host_calls_itself_names_none(tmp_path: Path, host: str) -> N
     verdict = diagnose_files([tmp_path / "job.log"])
     assert verdict.faulty_rank == 1
     assert verdict.faulty_node is None
+
+
+@pytest.mark.parametrize(
+    ("told", "node"),
+    [
+        (["kubectl logs lm-0-3 (node gk-h100-3)"], "gk-h100-3"),
+        (["node-agent gk-h100-3: dmesg after the job"], "gk-h100-3"),
+        (["kubectl logs lm-0-3 (node gk-h100-3)", "moved to node gk-h100-4"], None),
+        (["login node gk-h100-3: submitted"], None),
+    ],
+)
+def test_the_one_host_that_a_log_speaks_of_is_where_its_hardware_fails(
+    tmp_path: Path, told: list[str], node: str | None
+) -> None:
+    fault = "CUDA_ERROR_ECC_UNCORRECTABLE: uncorrectable ECC error encountered"
+    (tmp_path / "job.log").write_text("\n".join([*told, *STEPS, fault]) + "\n")
+    verdict = diagnose_files([tmp_path / "job.log"])
+    assert (verdict.failure_class, verdict.faulty_node) == ("ECCError", node)
