@@ -21,7 +21,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import ConfigError, LanguageModelError
-from tasks.diagnose.cases import packaged_cases
+from tasks.diagnose.cases import CONFIRMED_NAME, confirmed_cases, packaged_cases
 from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.filter_rules import (
     FilterRule,
@@ -113,14 +113,24 @@ def learn_filter_rules(
     samples: int = 3,
     max_segments: int = 4,
 ) -> Learnt:
-    """Ask about the first segments of a job's log, and keep what is learnt for jobs of its kind."""
+    """Ask about the first segments of a job's log, and keep what is learnt for jobs of its kind.
+
+    `folder` stands in the store, whose confirmed cases no rule may drop the cause of.
+    """
     learnt = Learnt([], [])
+    confirmed = [case for case in confirmed_cases(folder.parent / CONFIRMED_NAME) if case.root]
     for number, segment in enumerate(segments(lines, known)):
         if number == max_segments:
             break
         found = propose_filter_rules(model, segment, job=job, samples=samples)
-        learnt.rules.extend(found.rules)
         learnt.refused.extend(found.refused)
+        for rule in found.rules:
+            case = next((case for case in confirmed if rule.drops_line(case.root)), None)
+            if case is None:
+                learnt.rules.append(rule)
+            else:
+                said = f"pattern {rule.pattern!r} would drop the cause of case {case.id}"
+                learnt.refused.append(said)
     if learnt.rules:
         save_learnt_rules(folder, kind, learnt.rules)
     return learnt

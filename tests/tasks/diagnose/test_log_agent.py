@@ -170,3 +170,24 @@ def test_learnt_rules_serve_similar_jobs(tmp_path: Path) -> None:
     assert rules_for(KIND, tmp_path).match(body) is not None
     other = JobKind(framework="deepspeed", name="llama-7b", launcher="torchrun")
     assert rules_for(other, tmp_path).match(body) is None
+
+
+def test_what_a_person_has_confirmed_as_a_cause_is_never_routine(tmp_path: Path) -> None:
+    cause = "frobnicator 9: warm, 2 plates"
+    case = {"id": "c1", "class": "NodeFailure", "diagnosed_as": "NodeFailure"}
+    case |= {"diagnosis": {"root_cause_text": cause, "evidence": [cause]}}
+    (tmp_path / "confirmed.jsonl").write_text(json.dumps(case) + "\n")
+    answer = [rule(FROB["pattern"], 1), rule(QUUX["pattern"], 2)]
+    with serve(in_turn([answer])) as server:
+        config = DiagnoseConfig(endpoint=server.url, model="tester", retries=0)
+        with LanguageModel(config) as model:
+            learnt = learn_filter_rules(
+                model,
+                lines_of(SEGMENT),
+                kind=KIND,
+                job="j1",
+                folder=tmp_path / "filter_rules",
+                known=shipped_rules(),
+            )
+    assert [r.pattern for r in learnt.rules] == [QUUX["pattern"]]
+    assert any("cause of case c1" in reason for reason in learnt.refused)
