@@ -147,8 +147,7 @@ def _of_files(
     is_whole = compressor is not None or len(compressed.sources) == len(readable)
     if is_whole:
         verdict = with_second_opinion(verdict, scan, compressed)
-    share = 1.0 if is_whole else size_bytes(readable) / max(1, size_bytes(compressed.sources))
-    counted = _counted(compressed, len(readable), share, lines=scan.lines_read)
+    counted = _counted(compressed, readable, lines=scan.lines_read)
     if counted.kept_lines:  # without any, no other log can be told to be like it
         unsure = is_unsure(verdict)
         confirmed = as_confirmed(verdict, counted.fingerprint, store, unsure=unsure)
@@ -172,8 +171,7 @@ def _of_attempt(name: str, attempt: AttemptDir, settings: DiagnoseConfig) -> Dia
         verdict = verdict.model_copy(update={"root_cause_file": file})
     sources = [source_of(path) for path in attempt_log_files(attempt.path)]
     compressed = compress(_first(sources))
-    share = size_bytes(sources) / max(1, size_bytes(compressed.sources))
-    found = _counted(compressed, len(sources), share)
+    found = _counted(compressed, sources)
     confirmed = None
     if found.kept_lines:
         confirmed = as_confirmed(verdict, found.fingerprint, store, unsure=False)
@@ -209,18 +207,21 @@ class _Counted:
 
 
 def _counted(
-    compressed: Compressed, files: int, share: float, lines: int | None = None
+    compressed: Compressed, sources: Sequence[Source], lines: int | None = None
 ) -> _Counted:
     """Lines of the logs, and those that compression keeps. Where it has seen the first files alone, those
-    stand for all, which are `share` times as large; `lines`: as a scan of all has counted them.
+    stand for all; `lines`: as a scan of all has counted them. `sources`: those that could be read.
 
     To compress 1 GB takes longer than a verdict on it, which needs none of that.
     """
+    names = {source.name for source in sources}
+    seen = [source for source in compressed.sources if source.name in names]
+    share = size_bytes(sources) / max(1, size_bytes(seen))
     return _Counted(
         round(compressed.lines * share) if lines is None else lines,
         round(compressed.kept_lines * share),
         fingerprint_of(compressed),
-        files,
+        len(sources),
     )
 
 

@@ -66,7 +66,7 @@ from tasks.diagnose.scan_files import scan_files
 from tasks.diagnose.sources import source_of
 from tasks.diagnose.stacks import verdict_on_hang
 from tasks.diagnose.torchrun import RankFailure
-from tasks.diagnose.verdicts import make_verdict, with_notes
+from tasks.diagnose.verdicts import DECISIVE_CONFIDENCE, make_verdict, with_notes
 
 _CLASS_OF_STATE = {
     "TIMEOUT": "SlurmTimeLimit",
@@ -75,7 +75,7 @@ _CLASS_OF_STATE = {
     "NODE_FAIL": "NodeFailure",
     "CANCELLED": "SlurmCancelled",
 }
-_CONFIDENCE = {"decisive": 0.95, "cause": 0.85, "effect": 0.6}
+_CONFIDENCE = {"decisive": DECISIVE_CONFIDENCE, "cause": 0.85, "effect": 0.6}
 _EXCEPTION_CONFIDENCE = 0.8
 _ASIDE_CONFIDENCE = 0.4
 _ENDS_THE_JOB = ("SlurmTimeLimit", "SlurmPreempted")

@@ -229,8 +229,8 @@ class _Feed:
     def _feed(self, pieces: Pieces, kinds: bytes, at: int, *, survived: bool) -> None:
         line = make_line(pieces[at], pieces.numbers[at], self.source)
         if line is not None:
-            # A rank that alone writes its file has said at its start where it is.
             ordinary = kinds[at] in (_DULL, _STEP)
+            # A rank that alone writes its file has said at its start where it is.
             placed = self.at_end and self.source.rank is not None
             self.scan.feed(line, of_hosts=not (ordinary and placed), is_ordinary=ordinary)
         self.left = max(self.left - 1, 0 if survived else _AFTER.get(kinds[at], 0))

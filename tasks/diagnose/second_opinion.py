@@ -15,7 +15,7 @@ from tasks.diagnose.handled import is_sampled
 from tasks.diagnose.logs import LogLine
 from tasks.diagnose.place import node_of, rank_of
 from tasks.diagnose.scan import Scan
-from tasks.diagnose.verdicts import MAX_EVIDENCE, make_verdict
+from tasks.diagnose.verdicts import DECISIVE_CONFIDENCE, MAX_EVIDENCE, make_verdict
 from tasks.diagnose.word_model import word_model
 
 METHOD = "words"
@@ -28,8 +28,6 @@ _NEVER_BY_WORDS = frozenset(
 _ODDS = 10.0
 """Of ten sets of logs that rules and model had not met, 48 switches were right at these odds, 8 wrong."""
 _LEAST_SHARE = 1e-3
-_DECISIVE = 0.95
-"""Confidence from which on rules go by what hardware or a scheduler says."""
 _SHARE_AGAINST_DECISIVE = 0.55
 """Ten of eleven such switches were right above it: a node's old fault, a limit that came after the failure."""
 _MOST_CONFIDENT = 0.8
@@ -48,7 +46,7 @@ def with_second_opinion(verdict: Verdict, scan: Scan, logs: Compressed) -> Verdi
     share, rules_share = words.by_class[words.likeliest], words.by_class[verdict.failure_class]
     if words.likeliest == verdict.failure_class or share < _ODDS * (rules_share + _LEAST_SHARE):
         return verdict
-    if verdict.confidence >= _DECISIVE and share < _SHARE_AGAINST_DECISIVE:
+    if verdict.confidence >= DECISIVE_CONFIDENCE and share < _SHARE_AGAINST_DECISIVE:
         return verdict
     said = f"the log's words are those of {words.likeliest} ({share:.2f}); rules alone say {verdict.failure_class}"
     found = _of_class(words.likeliest, words.line, scan)

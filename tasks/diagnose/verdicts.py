@@ -10,6 +10,8 @@ from tasks.diagnose.logs import LogLine, shortened
 
 MAX_TEXT_CHARS = 1000
 MAX_EVIDENCE = 6
+DECISIVE_CONFIDENCE = 0.95
+"""Of what hardware or a scheduler says."""
 CAREFUL_ACTIONS: frozenset[ActionKind] = frozenset({"fix_by_user", "resubmit_later"})
 """What likeness, a model or a learned rule may decide alone: no node is excluded, no data skipped."""
 

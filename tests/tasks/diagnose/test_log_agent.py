@@ -57,6 +57,22 @@ def propose(behaviour: Callable[[Handler], None], samples: int = 3) -> Learnt:
     return learnt
 
 
+def learn(folder: Path) -> Learnt:
+    """What is learnt of the segment into the folder, of a model that would drop its first three lines."""
+    answer = [rule(FROB["pattern"], 1), rule(QUUX["pattern"], 2)]
+    with serve(in_turn([answer])) as server:
+        config = DiagnoseConfig(endpoint=server.url, model="tester", retries=0)
+        with LanguageModel(config) as model:
+            return learn_filter_rules(
+                model,
+                lines_of(SEGMENT),
+                kind=KIND,
+                job="j1",
+                folder=folder,
+                known=shipped_rules(),
+            )
+
+
 def test_what_most_answers_agree_on_is_kept_in_whatever_words() -> None:
     learnt = propose(in_turn([[FROB, REMARK], [FROB_OTHERWISE, QUUX], [FROB, QUUX]]))
     assert {r.pattern for r in learnt.rules} == {FROB["pattern"], QUUX["pattern"]}
@@ -150,18 +166,7 @@ def test_no_cause_of_a_past_failure_is_ever_shown_as_routine() -> None:
 
 def test_learnt_rules_serve_similar_jobs(tmp_path: Path) -> None:
     # A segment holds lines that differ in numbers alone once.
-    answer = [rule(FROB["pattern"], 1), rule(QUUX["pattern"], 2)]
-    with serve(in_turn([answer])) as server:
-        config = DiagnoseConfig(endpoint=server.url, model="tester", retries=0)
-        with LanguageModel(config) as model:
-            learnt = learn_filter_rules(
-                model,
-                lines_of(SEGMENT),
-                kind=KIND,
-                job="j1",
-                folder=tmp_path,
-                known=shipped_rules(),
-            )
+    learnt = learn(tmp_path)
     assert len(learnt.rules) == 2
     (path,) = tmp_path.glob("*.yaml")
     assert parse_rule_file(path.read_text(), str(path)).job == KIND
@@ -177,17 +182,6 @@ def test_what_a_person_has_confirmed_as_a_cause_is_never_routine(tmp_path: Path)
     case = {"id": "c1", "class": "NodeFailure", "diagnosed_as": "NodeFailure"}
     case |= {"diagnosis": {"root_cause_text": cause, "evidence": [cause]}}
     (tmp_path / "confirmed.jsonl").write_text(json.dumps(case) + "\n")
-    answer = [rule(FROB["pattern"], 1), rule(QUUX["pattern"], 2)]
-    with serve(in_turn([answer])) as server:
-        config = DiagnoseConfig(endpoint=server.url, model="tester", retries=0)
-        with LanguageModel(config) as model:
-            learnt = learn_filter_rules(
-                model,
-                lines_of(SEGMENT),
-                kind=KIND,
-                job="j1",
-                folder=tmp_path / "filter_rules",
-                known=shipped_rules(),
-            )
+    learnt = learn(tmp_path / "filter_rules")
     assert [r.pattern for r in learnt.rules] == [QUUX["pattern"]]
     assert any("cause of case c1" in reason for reason in learnt.refused)

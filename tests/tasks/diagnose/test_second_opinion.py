@@ -11,8 +11,10 @@ from configs.diagnose_schema import DiagnoseConfig
 from tasks.diagnose.answer import Diagnosis, answer
 from tasks.diagnose.bench_diagnose import CASES
 from tasks.diagnose.compress import compress
+from tasks.diagnose.compressed import Compressed
 from tasks.diagnose.diagnose import diagnose_files, diagnose_scan
 from tasks.diagnose.logs import LogLine
+from tasks.diagnose.scan import Scan
 from tasks.diagnose.scan_files import scan_files
 from tasks.diagnose.scores import LabelledLog, read_cases
 from tasks.diagnose.second_opinion import METHOD, with_second_opinion
@@ -28,6 +30,13 @@ def _lines(bodies: Sequence[str]) -> list[LogLine]:
     return [
         LogLine("a.log", number, body, None, body) for number, body in enumerate(bodies, start=1)
     ]
+
+
+def _read(tmp_path: Path, lines: Sequence[str]) -> tuple[Scan, Compressed]:
+    log = tmp_path / "job.log"
+    log.write_text("\n".join(lines) + "\n")
+    sources = [source_of(log, "job.log")]
+    return scan_files(sources), compress(sources)
 
 
 def test_features_are_words_and_pairs_within_a_line() -> None:
@@ -58,9 +67,7 @@ def test_words_decide_against_a_rule_that_misread_one_line() -> None:
 
 
 def test_words_never_say_that_nothing_failed_or_that_something_did(tmp_path: Path) -> None:
-    log = tmp_path / "job.log"
-    log.write_text(LOCKED_MEMORY.read_text())
-    scan, logs = scan_files([source_of(log, "job.log")]), compress([source_of(log, "job.log")])
+    scan, logs = _read(tmp_path, LOCKED_MEMORY.read_text().splitlines())
     well = diagnose_scan(scan).model_copy(update={"failure_class": "NoFailure"})
     assert with_second_opinion(well, scan, logs) is well
 
@@ -73,10 +80,7 @@ def test_words_never_say_that_ranks_lost_each_other(tmp_path: Path) -> None:
     )
     ours = ["[rank11]: Traceback (most recent call last):", '[rank11]:   File "t.py", line 6, in f']
     bodies = [*ours, "[rank11]: AssertionError: qzx", *(watchdog.format(n, 632) for n in range(9))]
-    log = tmp_path / "job.log"
-    log.write_text("\n".join(bodies) + "\n")
-    sources = [source_of(log, "job.log")]
-    scan, logs = scan_files(sources), compress(sources)
+    scan, logs = _read(tmp_path, bodies)
     rules, words = diagnose_scan(scan), word_model().likelihood(logs.kept)
     assert words is not None and words.likeliest == "NCCLTimeoutError"
     assert words.by_class["NCCLTimeoutError"] > 10 * words.by_class["AssertionError"] + 0.01
@@ -92,10 +96,7 @@ def test_words_need_more_against_what_hardware_says(tmp_path: Path) -> None:
         f"[rank{n}]: ncclRemoteError: A call failed possibly due to a remote process"
         for n in range(8)
     ]
-    log = tmp_path / "job.log"
-    log.write_text("\n".join([*steps, gone, *peers]) + "\n")
-    sources = [source_of(log, "job.log")]
-    scan, logs = scan_files(sources), compress(sources)
+    scan, logs = _read(tmp_path, [*steps, gone, *peers])
     rules = diagnose_scan(scan)
     assert (rules.failure_class, rules.faulty_node) == ("NodeFailure", "node07")
     assert with_second_opinion(rules, scan, logs) is rules
@@ -116,9 +117,7 @@ def test_what_a_model_samples_is_none_of_the_logs_words(tmp_path: Path) -> None:
 
 
 def test_a_few_lines_are_left_to_the_rules(tmp_path: Path) -> None:
-    log = tmp_path / "job.log"
-    log.write_text("KeyError: 'labels'\n")
-    scan, logs = scan_files([source_of(log, "job.log")]), compress([source_of(log, "job.log")])
+    scan, logs = _read(tmp_path, ["KeyError: 'labels'"])
     other = diagnose_scan(scan).model_copy(update={"failure_class": "CgroupOOM"})
     assert with_second_opinion(other, scan, logs) is other
 
