@@ -21,7 +21,7 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from configs.errors import ConfigError, LanguageModelError
-from tasks.diagnose.cases import CONFIRMED_NAME, confirmed_cases, packaged_cases
+from tasks.diagnose.cases import CONFIRMED_NAME, Case, confirmed_cases, packaged_cases
 from tasks.diagnose.cause_words import is_strong
 from tasks.diagnose.filter_rules import (
     FilterRule,
@@ -87,14 +87,23 @@ def segments(lines: Iterable[LogLine], known: FilterRules) -> Iterator[list[str]
 
 
 def propose_filter_rules(
-    model: Model, segment: Sequence[str], *, job: str, samples: int = 3
+    model: Model,
+    segment: Sequence[str],
+    *,
+    job: str,
+    samples: int = 3,
+    confirmed: Sequence[Case] = (),
 ) -> Learnt:
-    """Rules for a segment's routine lines that most of the model's answers agree on. Never raises."""
+    """Rules for a segment's routine lines that most of the model's answers agree on. Never raises.
+
+    They drop the cause of no case, packaged or `confirmed`.
+    """
+    cases = [*packaged_cases(), *confirmed]
     refused: list[str] = []
     answers: list[list[tuple[FilterRule, frozenset[int]]]] = []
     for seed in range(samples):
         try:
-            answers.append(list(_sample(model, segment, job, seed, refused)))
+            answers.append(list(_sample(model, segment, job, seed, cases, refused)))
         except LanguageModelError as error:
             refused.append(f"answer {seed + 1}: {error}")
         except Exception as error:  # learning is never worth a failure
@@ -118,26 +127,25 @@ def learn_filter_rules(
     `folder` stands in the store, whose confirmed cases no rule may drop the cause of.
     """
     learnt = Learnt([], [])
-    confirmed = [case for case in confirmed_cases(folder.parent / CONFIRMED_NAME) if case.root]
+    confirmed = list(confirmed_cases(folder.parent / CONFIRMED_NAME))
     for number, segment in enumerate(segments(lines, known)):
         if number == max_segments:
             break
-        found = propose_filter_rules(model, segment, job=job, samples=samples)
+        found = propose_filter_rules(model, segment, job=job, samples=samples, confirmed=confirmed)
+        learnt.rules.extend(found.rules)
         learnt.refused.extend(found.refused)
-        for rule in found.rules:
-            case = next((case for case in confirmed if rule.drops_line(case.root)), None)
-            if case is None:
-                learnt.rules.append(rule)
-            else:
-                said = f"pattern {rule.pattern!r} would drop the cause of case {case.id}"
-                learnt.refused.append(said)
     if learnt.rules:
         save_learnt_rules(folder, kind, learnt.rules)
     return learnt
 
 
 def _sample(
-    model: Model, segment: Sequence[str], job: str, seed: int, refused: list[str]
+    model: Model,
+    segment: Sequence[str],
+    job: str,
+    seed: int,
+    cases: Sequence[Case],
+    refused: list[str],
 ) -> Iterator[tuple[FilterRule, frozenset[int]]]:
     """One answer's rules that can be used, each with the lines of the segment that it drops."""
     found = model.complete(
@@ -153,20 +161,22 @@ def _sample(
         raise LanguageModelError(f"the answer does not fit the schema: {first['msg']}") from error
     for proposal in proposals:
         try:
-            rule = _checked(proposal, segment, job, model.name)
+            rule = _checked(proposal, segment, job, model.name, cases)
         except (ConfigError, ValidationError) as error:
             refused.append(" ".join(str(error).split())[:200])
             continue
         yield rule, frozenset(i for i, line in enumerate(segment) if rule.drops_line(line))
 
 
-def _checked(proposal: _Proposal, segment: Sequence[str], job: str, model: str) -> FilterRule:
+def _checked(
+    proposal: _Proposal, segment: Sequence[str], job: str, model: str, cases: Sequence[Case]
+) -> FilterRule:
     """The proposal as a rule; ConfigError or ValidationError says why it is none."""
     if any(not 1 <= number <= len(segment) for number in proposal.lines):
         raise ConfigError("a proposed rule names lines that the segment does not have")
     text = _COUNTS.sub(lambda match: match[1] or r"\d+", proposal.pattern)
     pattern = checked_pattern(text, harmless=False)
-    case = next((c for c in packaged_cases() if c.root and pattern.search(c.root)), None)
+    case = next((c for c in cases if c.root and pattern.search(c.root)), None)
     if case is not None:
         raise ConfigError(f"pattern {text!r} would drop the cause of case {case.id}")
     evidence = tuple(dict.fromkeys(segment[number - 1] for number in proposal.lines))
